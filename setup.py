@@ -1,0 +1,55 @@
+"""Build the Cython modules; everything else is declared in pyproject.toml.
+
+``STRIDEDVIEW_DEBUG=1`` builds with every check and no optimisation,
+``STRIDEDVIEW_SANITIZE=1`` adds the address and undefined-behaviour sanitizers.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+DEBUG = os.environ.get("STRIDEDVIEW_DEBUG") == "1"
+SANITIZE = os.environ.get("STRIDEDVIEW_SANITIZE") == "1"
+
+DIRECTIVES = {
+    "language_level": 3,
+    "embedsignature": True,
+    "auto_pickle": False,
+    "annotation_typing": False,
+    "freethreading_compatible": True,
+}
+
+
+def compile_flags():
+    """Return the compiler's and the linker's flags for the chosen build."""
+    if os.name == "nt":
+        return (["/Od", "/Zi"] if DEBUG else ["/O2"]), []
+    compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O2", "-g0"]
+    if SANITIZE:
+        sanitizers = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+        return [*compile_args, *sanitizers, "-g"], sanitizers
+    return compile_args, []
+
+
+def extensions():
+    """Return one Extension per ``stridedview/*.pyx``."""
+    compile_args, link_args = compile_flags()
+    return [
+        Extension(
+            f"stridedview.{source.stem}",
+            [source.relative_to(ROOT).as_posix()],
+            extra_compile_args=compile_args,
+            extra_link_args=link_args,
+        )
+        for source in sorted((ROOT / "stridedview").glob("*.pyx"))
+    ]
+
+
+setup(
+    ext_modules=cythonize(
+        extensions(), compiler_directives=DIRECTIVES, force=DEBUG or SANITIZE
+    ),
+)
