@@ -1,0 +1,294 @@
+"""The one dtype table.
+
+Owns the correspondence between DLPack's (code, bits), NumPy's typestr and dtype,
+torch's name and Numba's type name, each under one small integer id. Structured
+and datetime dtypes have no fixed entry; they are registered when first seen. The
+table knows names only: it imports numpy, and ``ml_dtypes`` when a NumPy dtype of a
+type that NumPy itself lacks is asked for, never torch or Numba.
+"""
+
+from stridedview._dlpack cimport (
+    kDLBfloat,
+    kDLBool,
+    kDLComplex,
+    kDLFloat,
+    kDLFloat8_e4m3fn,
+    kDLFloat8_e4m3fnuz,
+    kDLFloat8_e5m2,
+    kDLFloat8_e5m2fnuz,
+    kDLFloat8_e8m0fnu,
+    kDLInt,
+    kDLUInt,
+)
+
+import threading
+
+import numpy as np
+
+cdef str VIEW_AS_FLOAT = "pass x.view(torch.float16) with a last axis of pairs"
+cdef str VIEW_AS_BYTES = "pass x.view(torch.uint8)"
+
+# name, DLPack code, bits, alignment in bytes, may a kernel take it, what to do if not
+cdef list STATIC = [
+    ("bool", kDLBool, 8, 1, True, ""),
+    ("int8", kDLInt, 8, 1, True, ""),
+    ("int16", kDLInt, 16, 2, True, ""),
+    ("int32", kDLInt, 32, 4, True, ""),
+    ("int64", kDLInt, 64, 8, True, ""),
+    ("uint8", kDLUInt, 8, 1, True, ""),
+    ("uint16", kDLUInt, 16, 2, True, ""),
+    ("uint32", kDLUInt, 32, 4, True, ""),
+    ("uint64", kDLUInt, 64, 8, True, ""),
+    ("float16", kDLFloat, 16, 2, True, ""),
+    ("float32", kDLFloat, 32, 4, True, ""),
+    ("float64", kDLFloat, 64, 8, True, ""),
+    ("complex64", kDLComplex, 64, 4, True, ""),
+    ("complex128", kDLComplex, 128, 8, True, ""),
+    ("bfloat16", kDLBfloat, 16, 2, True, ""),
+    ("float8_e4m3fn", kDLFloat8_e4m3fn, 8, 1, True, ""),
+    ("float8_e5m2", kDLFloat8_e5m2, 8, 1, True, ""),
+    ("float8_e8m0fnu", kDLFloat8_e8m0fnu, 8, 1, True, ""),
+    ("float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8, 1, False, VIEW_AS_BYTES),
+    ("float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8, 1, False, VIEW_AS_BYTES),
+    ("complex32", kDLComplex, 32, 2, False, VIEW_AS_FLOAT),
+    ("float4_e2m1fn_x2", 17, 4, 1, False, VIEW_AS_BYTES),
+]
+
+# Names of Numba's own types where they differ from ours; numba_cuda resolves them.
+cdef dict NUMBA_NAMES = {
+    "bool": "boolean",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "float8_e8m0fnu": "fp8_e8m0",
+}
+
+# NumPy has these only through ml_dtypes.
+cdef frozenset FROM_ML_DTYPES = frozenset({
+    "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+    "float8_e4m3fnuz", "float8_e5m2fnuz",
+})
+
+cdef list _entries = [None]
+cdef dict _by_name = {}
+cdef dict _by_numpy = {}
+cdef object _lock = threading.Lock()
+# (code, bits) -> id for scalars of one lane, read on the import path.
+cdef uint16_t _dlpack_ids[32][256]
+
+
+cdef class DType:
+    """One entry of the dtype table.
+
+    Attributes
+    ----------
+    id : int
+        Index in the table, stable for the life of the process.
+    name : str
+        The common name, as torch has it ("float32"); for a registered dtype, NumPy's.
+    numba_name : str
+        Name of the Numba type, or "" for a registered dtype.
+    typestr : str
+        NumPy's typestr as ``__array_interface__`` has it, or "" where NumPy has none.
+    advice : str
+        What to do about a type that a kernel cannot take, or "".
+    """
+
+    def __init__(self):
+        raise TypeError("DType entries come from the table: stridedview.dtype(name)")
+
+    @property
+    def itemsize(self):
+        """Bytes of one item."""
+        return dtype_facts[self.id].itemsize
+
+    @property
+    def alignment(self):
+        """Bytes to which an item's address must be aligned."""
+        return dtype_facts[self.id].alignment
+
+    @property
+    def dlpack(self):
+        """DLPack's (code, bits), or None if DLPack cannot say this type."""
+        cdef DTypeFacts* facts = &dtype_facts[self.id]
+        return (facts.code, facts.bits) if facts.bits else None
+
+    @property
+    def kernel(self):
+        """Whether a Numba kernel can take arrays of this type."""
+        return bool(dtype_facts[self.id].kernel)
+
+    @property
+    def numpy(self):
+        """The NumPy dtype.
+
+        Raises
+        ------
+        TypeError
+            If NumPy has no such type, or has it only with ml_dtypes, which is absent.
+        """
+        if self._numpy is None:
+            self._numpy = _numpy_dtype(self.name)
+        return self._numpy
+
+    def __repr__(self):
+        return f"DType({self.name!r})"
+
+    def __reduce__(self):
+        if self.name in _by_name:
+            return dtype, (self.name,)
+        return dtype, (self.numpy,)
+
+
+cdef object _numpy_dtype(str name):
+    if name not in FROM_ML_DTYPES:
+        raise TypeError(f"NumPy has no dtype for {name}")
+    try:
+        import ml_dtypes
+        scalar_type = getattr(ml_dtypes, name)
+    except (ImportError, AttributeError) as error:
+        raise TypeError(
+            f"NumPy has {name} only through the package ml_dtypes, which is not "
+            f"usable here ({error}); install it, or read .dtype_name"
+        ) from None
+    return np.dtype(scalar_type)
+
+
+cdef DType _append(str name, int itemsize, int alignment, int code, int bits, bint kernel):
+    cdef int id = len(_entries)
+    cdef DType entry = DType.__new__(DType)
+    if id >= DTYPE_CAPACITY:
+        raise OverflowError(f"the dtype table is full ({DTYPE_CAPACITY} entries)")
+    entry.id = id
+    entry.name = name
+    entry.numba_name = entry.torch_name = entry.typestr = entry.advice = ""
+    dtype_facts[id].itemsize = itemsize
+    dtype_facts[id].alignment = alignment
+    dtype_facts[id].code = code
+    dtype_facts[id].bits = bits
+    dtype_facts[id].kernel = kernel
+    _entries.append(entry)
+    return entry
+
+
+cdef int _fill_table() except -1:
+    cdef DType entry
+    for name, code, bits, alignment, kernel, advice in STATIC:
+        entry = _append(name, max(bits // 8, 1), alignment, code, bits, kernel)
+        entry.numba_name = NUMBA_NAMES.get(name, name)
+        entry.torch_name = name
+        entry.advice = advice
+        _by_name[name] = entry
+        if code < 32:
+            _dlpack_ids[<int>code][<int>(bits & 255)] = entry.id
+        if name in np.sctypeDict or name == "bool":
+            entry._numpy = np.dtype(name)
+            entry.typestr = entry._numpy.str
+            _by_numpy[entry._numpy] = entry
+    return 0
+
+
+cdef DType dtype_by_id(int id):
+    return <DType>_entries[id]
+
+
+cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
+    """Return the id for DLPack's triple; BufferError if the table has none."""
+    cdef int id = 0
+    if lanes == 1 and 0 <= code < 32 and 0 < bits < 256:
+        id = _dlpack_ids[code][bits]
+    if lanes == 2 and code == 17 and bits == 4:
+        id = (<DType>_by_name["float4_e2m1fn_x2"]).id
+    if id == DTYPE_NONE:
+        raise BufferError(
+            f"DLPack type (code {code}, bits {bits}, lanes {lanes}) is not supported; "
+            "view it as an integer type of the same width"
+        )
+    return id
+
+
+cdef int dtype_from_numpy(object dtype) except -1:
+    """Return the id of a NumPy dtype, registering a structured or datetime one."""
+    entry = _by_numpy.get(dtype)
+    if entry is None:
+        entry = _register_numpy(np.dtype(dtype))
+    return (<DType>entry).id
+
+
+cdef DType _register_numpy(object dtype):
+    cdef DType entry
+    if dtype.name in _by_name and dtype.isnative:
+        # ml_dtypes' own dtypes: known by name, hashed on first sight.
+        entry = _by_name[dtype.name]
+        if entry._numpy is None:
+            entry._numpy = dtype
+    elif dtype.kind in "VMm" and not dtype.hasobject:
+        with _lock:
+            found = _by_numpy.get(dtype)
+            if found is not None:
+                return found
+            entry = _append(
+                str(dtype), dtype.itemsize, _power_of_two(dtype.alignment), 0, 0,
+                dtype.names is not None or dtype.kind in "Mm",
+            )
+            entry._numpy = dtype
+            entry.typestr = dtype.str
+            if not dtype_facts[entry.id].kernel:
+                entry.advice = "view it as uint8"
+            _by_numpy[dtype] = entry
+            return entry
+    else:
+        raise TypeError(_refusal(dtype))
+    _by_numpy[dtype] = entry
+    return entry
+
+
+cdef str _refusal(object dtype):
+    if not dtype.isnative:
+        return (
+            f"dtype {dtype.str} has the other byte order; convert with "
+            ".astype(dtype.newbyteorder('='))"
+        )
+    return f"dtype {dtype} has no counterpart on a CUDA device; convert it to a number type"
+
+
+cdef int _power_of_two(int alignment):
+    # A packed record has alignment 1; anything odd would be NumPy's error.
+    return alignment if alignment > 0 and alignment & (alignment - 1) == 0 else 1
+
+
+def dtype(what):
+    """Return the table's entry for a dtype.
+
+    Parameters
+    ----------
+    what : str, DType, or anything ``numpy.dtype`` takes
+        "bfloat16" and the float8 names work without ml_dtypes; a torch.dtype is
+        taken by its name.
+
+    Returns
+    -------
+    DType
+
+    Raises
+    ------
+    TypeError
+        If a CUDA device has no such type.
+    """
+    if isinstance(what, DType):
+        return what
+    if isinstance(what, str) and what in _by_name:
+        return _by_name[what]
+    if type(what).__module__ == "torch":
+        name = str(what).partition(".")[2]
+        if name in _by_name:
+            return _by_name[name]
+        raise TypeError(f"{what} has no counterpart on a CUDA device")
+    return dtype_by_id(dtype_from_numpy(np.dtype(what)))
+
+
+def entries():
+    """Return every entry of the table, the registered ones included."""
+    return tuple(_entries[1:])
+
+
+_fill_table()
