@@ -1,0 +1,167 @@
+"""Basic indexing on raw C arrays, by NumPy's rules.
+
+Owns what ``v[key]`` means: ints, slices of any step, Ellipsis and None. Index
+arrays and masks select what no strides describe; they are refused by name. Every
+function writes a whole Geometry or raises; its ``offset`` is how far the first
+item moved, in bytes.
+"""
+
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from stridedview._geometry cimport (
+    MAX_NDIM,
+    Axes,
+    Geometry,
+    add_overflows,
+    mul_overflows,
+)
+
+import numpy as np
+
+cdef extern from "Python.h":
+    int PySlice_Unpack(
+        object slice, Py_ssize_t* start, Py_ssize_t* stop, Py_ssize_t* step) except -1
+    Py_ssize_t PySlice_AdjustIndices(
+        Py_ssize_t length, Py_ssize_t* start, Py_ssize_t* stop, Py_ssize_t step) noexcept
+
+cdef object numpy_bool = np.bool_
+
+
+cdef int _refuse_mask(object key) except -1:
+    cdef str kind = type(key).__name__
+    if isinstance(key, (bool, numpy_bool)) or "bool" in str(getattr(key, "dtype", "")):
+        raise IndexError(
+            f"a boolean index ({kind}) selects by value, which a view cannot; "
+            "copy to the host and index there, or write a kernel")
+    if isinstance(key, (list, tuple, range)) or hasattr(key, "__array__") \
+            or hasattr(key, "__dlpack__") or hasattr(key, "__cuda_array_interface__"):
+        raise IndexError(
+            f"an index array ({kind}) selects items that no strides describe; "
+            "copy to the host and index there, or write a kernel")
+    raise IndexError(
+        "only integers, slices (`:`), ellipsis (`...`) and None are valid indices, "
+        f"got {kind}")
+
+
+cdef int64_t _as_index(object key) except? -1:
+    if PyLong_CheckExact(key):
+        return PyLong_AsLongLong(key)
+    # A bool is an int to Python, and a tensor of one item has __index__: both are masks
+    # or arrays here, as in NumPy.
+    if not PyIndex_Check(key) or isinstance(key, bool) or getattr(key, "ndim", 0) != 0 \
+            or "bool" in str(getattr(key, "dtype", "")):
+        _refuse_mask(key)
+    try:
+        return PyLong_AsLongLong(PyNumber_Index(key))
+    except TypeError:
+        _refuse_mask(key)
+
+
+cdef int _take_slice(
+        object key, int64_t extent, int64_t stride, Geometry* out, int target) except -1:
+    cdef Py_ssize_t start = 0, stop = 0, step = 0
+    cdef int64_t count
+    PySlice_Unpack(key, &start, &stop, &step)
+    count = PySlice_AdjustIndices(extent, &start, &stop, step)
+    if count <= 0:
+        # Nothing is addressed, so nothing moves: NumPy leaves the pointer too.
+        out.shape[target] = 0
+        out.strides[target] = stride
+        return 0
+    out.shape[target] = count
+    if mul_overflows(stride, step, &out.strides[target]):
+        # Only a step beyond the axis can do this, and then there is one item.
+        out.strides[target] = stride
+    return _move(out, start, stride)
+
+
+cdef int _move(Geometry* out, int64_t index, int64_t stride) except -1:
+    cdef int64_t moved
+    if mul_overflows(index, stride, &moved) or add_overflows(
+            out.offset, moved, &out.offset):
+        raise OverflowError(f"index {index} times stride {stride} does not fit 64 bits")
+    return 0
+
+
+cdef int _take_integer(
+        int64_t index, int axis, int64_t extent, int64_t stride, Geometry* out) except -1:
+    if index < -extent or index >= extent:
+        raise IndexError(
+            f"index {index} is out of bounds for axis {axis} with size {extent}")
+    return _move(out, index if index >= 0 else index + extent, stride)
+
+
+cdef int _room(Geometry* out, int more) except -1:
+    if out.ndim + more > MAX_NDIM:
+        raise IndexError(f"the result would have more than {MAX_NDIM} dimensions")
+    return 0
+
+
+cdef int _take_whole(const Axes* source, int axis, int count, Geometry* out) except -1:
+    _room(out, count)
+    memcpy(&out.shape[out.ndim], &source.shape[axis], count * sizeof(int64_t))
+    memcpy(&out.strides[out.ndim], &source.strides[axis], count * sizeof(int64_t))
+    out.ndim += count
+    return 0
+
+
+cdef int _count_consumed(tuple keys, int ndim) except -1:
+    cdef int consumed = 0, ellipses = 0
+    for key in keys:
+        if key is Ellipsis:
+            ellipses += 1
+        elif key is not None:
+            consumed += 1
+    if ellipses > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if consumed > ndim:
+        raise IndexError(
+            f"too many indices: the view is {ndim}-dimensional, but {consumed} were given")
+    return consumed
+
+
+cdef int _take_one(const Axes* source, int axis, object key, Geometry* out) except -1:
+    # Apply one key that consumes `axis`.
+    if isinstance(key, slice):
+        _room(out, 1)
+        _take_slice(key, source.shape[axis], source.strides[axis], out, out.ndim)
+        out.ndim += 1
+        return 0
+    return _take_integer(
+        _as_index(key), axis, source.shape[axis], source.strides[axis], out)
+
+
+cdef int _slice_tuple(const Axes* source, tuple keys, Geometry* out) except -1:
+    cdef int consumed = _count_consumed(keys, source.ndim)
+    cdef int axis = 0
+    for key in keys:
+        if key is Ellipsis:
+            _take_whole(source, axis, source.ndim - consumed, out)
+            axis += source.ndim - consumed
+        elif key is None:
+            _room(out, 1)
+            out.shape[out.ndim] = 1
+            out.strides[out.ndim] = 0
+            out.ndim += 1
+        else:
+            _take_one(source, axis, key, out)
+            axis += 1
+    return _take_whole(source, axis, source.ndim - axis, out)
+
+
+cdef int slice_axes(const Axes* source, object key, Geometry* out) except -1:
+    """Apply a basic index: ints, slices of any step, Ellipsis, None, or a tuple of them."""
+    out.ndim = 0
+    out.itemsize = source.itemsize
+    out.offset = 0
+    if type(key) is tuple:
+        return _slice_tuple(source, <tuple>key, out)
+    if key is Ellipsis or key is None or source.ndim == 0:
+        if key is not Ellipsis and key is not None and not isinstance(key, slice):
+            _as_index(key)      # a mask is refused as a mask, also by a view of no axes
+        return _slice_tuple(source, (key,), out)
+    _take_one(source, 0, key, out)
+    return _take_whole(source, 1, source.ndim - 1, out)
