@@ -1,5 +1,7 @@
 """Pytest's side of the stand-in: load it before anything imports a driver, reset it around a test."""
 
+import os
+
 import pytest
 
 from tests import standin
@@ -8,6 +10,7 @@ from tests import standin
 def pytest_configure(config):
     """Put the stand-in in place first of all, and declare its marker."""
     config.addinivalue_line("markers", "standin: needs the stand-in driver; skipped under the real one")
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests launch tiny grids
     standin.load()
 
 
