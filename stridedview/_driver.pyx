@@ -155,3 +155,100 @@ def exchange_capture_mode(int mode):
     require_driver()
     check(driver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
     return mode
+
+
+def memory_type(uintptr_t pointer):
+    """Return what the driver knows of an address.
+
+    Returns
+    -------
+    int
+        1 page-locked host memory, 2 device memory, 3 array, 4 unified; 0 if unknown,
+        which pageable host memory is.
+    """
+    cdef unsigned int kind = 0
+    require_driver()
+    if driver.cuPointerGetAttribute(
+        &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer
+    ) != CUDA_SUCCESS:
+        return 0
+    return kind
+
+
+def synchronize_stream(uintptr_t stream):
+    """Wait on the host until a stream's work is done; without the GIL."""
+    cdef int result
+    require_driver()
+    with nogil:
+        result = driver.cuStreamSynchronize(<void*>stream)
+    check(result, "cuStreamSynchronize")
+
+
+def kernel_function(uintptr_t kernel):
+    """Return the CUfunction (int) of a CUkernel in the current context."""
+    cdef void* function = NULL
+    require_driver()
+    check(driver.cuKernelGetFunction(&function, <void*>kernel), "cuKernelGetFunction")
+    return <uintptr_t>function
+
+
+def kernel_parameters(uintptr_t kernel):
+    """Return [(offset, size)] in bytes of a CUkernel's parameters."""
+    cdef size_t offset, size
+    cdef list found = []
+    require_driver()
+    while driver.cuKernelGetParamInfo(<void*>kernel, len(found), &offset, &size) == CUDA_SUCCESS:
+        found.append((offset, size))
+    return found
+
+
+def function_attribute(uintptr_t function, int attribute):
+    """Return an attribute (CUfunction_attribute) of a CUfunction."""
+    cdef int value = 0
+    require_driver()
+    check(driver.cuFuncGetAttribute(&value, attribute, <void*>function), "cuFuncGetAttribute")
+    return value
+
+
+def set_function_attribute(uintptr_t function, int attribute, int value):
+    """Set an attribute (CUfunction_attribute) of a CUfunction."""
+    require_driver()
+    check(driver.cuFuncSetAttribute(<void*>function, attribute, value), "cuFuncSetAttribute")
+
+
+def device_attribute(int device, int attribute):
+    """Return an attribute (CUdevice_attribute) of a device."""
+    cdef int value = 0
+    require_driver()
+    check(driver.cuDeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute")
+    return value
+
+
+def current_context():
+    """Return this thread's current context handle (int), or 0."""
+    cdef void* context = NULL
+    require_driver()
+    driver.cuCtxGetCurrent(&context)
+    return <uintptr_t>context
+
+
+def current_device():
+    """Return the ordinal of this thread's current context's device, or -1."""
+    cdef int device = -1
+    require_driver()
+    if driver.cuCtxGetDevice(&device) != CUDA_SUCCESS:
+        return -1
+    return device
+
+
+def push_context(uintptr_t context):
+    """Make a context current, above the one that is."""
+    require_driver()
+    check(driver.cuCtxPushCurrent(<void*>context), "cuCtxPushCurrent")
+
+
+def pop_context():
+    """Put back the context below the current one."""
+    cdef void* popped = NULL
+    require_driver()
+    check(driver.cuCtxPopCurrent(&popped), "cuCtxPopCurrent")

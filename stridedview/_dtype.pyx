@@ -286,6 +286,11 @@ def dtype(what):
     return dtype_by_id(dtype_from_numpy(np.dtype(what)))
 
 
+def is_static(str name):
+    """Whether a name is of a fixed entry, not of a registered NumPy dtype."""
+    return name in _by_name
+
+
 def entries():
     """Return every entry of the table, the registered ones included."""
     return tuple(_entries[1:])

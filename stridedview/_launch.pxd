@@ -33,6 +33,7 @@ cdef class Plan:
 cdef class DispatcherState:
     cdef readonly dict plans                # key -> Plan
     cdef readonly dict configurations       # (type-exact key) -> LaunchConfiguration
+    cdef readonly dict prepared             # forall: signature -> specialized kernel, block
     cdef object last_key
     cdef object last_configuration
     cdef readonly uint64_t generation

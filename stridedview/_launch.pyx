@@ -91,6 +91,7 @@ cdef class DispatcherState:
     def __init__(self):
         self.plans = {}
         self.configurations = {}
+        self.prepared = {}
         self.generation = 1
 
     def invalidate(self):
@@ -750,6 +751,11 @@ def set_enabled(bint value, *, bint follow_producers=True):
     global _enabled, _follow_producers
     _enabled = value
     _follow_producers = follow_producers
+
+
+def follows_producers():
+    """Whether a launch that names no stream goes to its producers' current one."""
+    return bool(_follow_producers)
 
 
 cdef int _give_vectorcall() except -1:

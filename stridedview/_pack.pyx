@@ -531,3 +531,25 @@ cdef int _note_device(Source* source, int index, Words* words) except -1:
             f"it is on device {source.device_id} but argument {words.device_argument + 1} is "
             f"on device {words.device}; a launch takes arrays of one device")
     return 0
+
+
+def kind_name(value):
+    """Return what an argument is: "array", "tuple", "int", "scalar" or "other"."""
+    cdef int kind = kind_of(Py_TYPE(<PyObject*>value), <PyObject*>value)
+    if kind == KIND_OTHER:
+        return "other"
+    if kind < KIND_INT:
+        return "array"
+    if kind == KIND_TUPLE:
+        return "tuple"
+    return "int" if kind == KIND_INT else "scalar"
+
+
+SETTERS = {
+    "array": SET_ARRAY, "tuple": SET_TUPLE, "boolean": SET_BOOL, "int8": SET_INT8,
+    "int16": SET_INT16, "int32": SET_INT32, "int64": SET_INT64, "uint8": SET_UINT8,
+    "uint16": SET_UINT16, "uint32": SET_UINT32, "uint64": SET_UINT64,
+    "float16": SET_FLOAT16, "float32": SET_FLOAT32, "float64": SET_FLOAT64,
+    "complex64": SET_COMPLEX64, "complex128": SET_COMPLEX128, "pointer": SET_POINTER,
+    "time": SET_TIME,
+}

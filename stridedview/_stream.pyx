@@ -18,7 +18,8 @@ from stridedview._driver cimport (
 from stridedview._exchange cimport exchange_stream
 from stridedview._torch cimport torch_stream
 from stridedview._view cimport (
-    FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NUMBA, FAMILY_TORCH, NO_STREAM, StridedView,
+    FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN, FAMILY_TORCH,
+    NO_STREAM, StridedView,
 )
 
 import os
@@ -264,20 +265,38 @@ def is_named(stream):
     return not (stream is None or (isinstance(stream, int) and stream == 0))
 
 
-def current_stream(family, device_id):
-    """Return the handle of a family's current stream on a device, or None.
+def leads(StridedView view):
+    """Whether a view's producer has a current stream that an unnamed launch follows."""
+    return view.family == FAMILY_TORCH or view.family == FAMILY_CUPY or (
+        view.family >= FAMILY_EXCHANGE)
 
-    Parameters
-    ----------
-    family : int
-        As a view's ``family``.
-    device_id : int
-    """
+
+def producer_streams(StridedView view):
+    """Return the handles of the streams that order a view: its family's and its own."""
     cdef void* handle = NULL
+    cdef list found = []
     require_driver()
-    if not family_stream(family, device_id, &handle):
-        return None
-    return <uintptr_t>handle
+    if family_stream(view.family, view.device_id, &handle):
+        found.append(<uintptr_t>handle)
+    if view.stream_handle != NO_STREAM:
+        found.append(view.stream_handle)
+    return found
+
+
+def default_stream():
+    """Return the handle of what Numba calls its default stream."""
+    return <uintptr_t>numba_default_stream()
+
+
+def same(uintptr_t one, uintptr_t other):
+    """Whether two handles mean one stream: 0 and 1 are both the legacy default."""
+    return bool(same_stream(<void*>one, <void*>other))
+
+
+def keep(owner, uintptr_t stream, uintptr_t producer_stream):
+    """Keep an object until the work queued on ``stream`` so far is done."""
+    require_driver()
+    keep_until_done(owner, <void*>stream, <void*>producer_stream)
 
 
 def order(target, behind):

@@ -195,11 +195,12 @@ cdef str _prepare_c_abi(object torch):
     if key_offset < 0:
         return "the dispatch-key word was not found"
     try:
-        _look_up(_torch_gate.library(torch, "torch_cpu"))
+        library = _torch_gate.library(torch, "torch_cpu")
+        _look_up(library)
     except (OSError, AttributeError) as error:
         return f"torch's C ABI is not found: {error}"
     _look_up_stream(torch)
-    _learn_dtypes(torch)
+    _learn_dtypes(library)
     return _torch_gate.compare(torch, _facts)
 
 
@@ -228,17 +229,14 @@ cdef int _look_up_stream(object torch) except -1:
     return 0
 
 
-cdef int _learn_dtypes(object torch) except -1:
-    # torch's own numbers, read off sample tensors through the C ABI itself.
-    cdef int32_t scalar_type = 0
+cdef int _learn_dtypes(object library) except -1:
+    # torch's own numbers for its scalar types, asked by name.
     for entry in _dtype.entries():
-        torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
-        if torch_dtype is None:
-            continue
-        sample = torch.empty(0, dtype=torch_dtype)
-        if api.get_dtype(<char*><PyObject*>sample + tensor_offset, &scalar_type) == 0:
-            if 0 <= scalar_type < 128:
-                dtype_ids[scalar_type] = entry.id
+        function = getattr(library, f"aoti_torch_dtype_{entry.torch_name}", None)
+        if function is not None and entry.torch_name:
+            number = function()
+            if 0 <= number < 128:
+                dtype_ids[number] = entry.id
     return 0
 
 

@@ -1,0 +1,91 @@
+"""numba-cuda made to take arrays natively: the patch and its switch.
+
+The only place that imports numba-cuda. ``enable`` replaces the attributes in ``_patch``'s
+table, after checking that each is as expected, and ``disable`` puts the same objects back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from stridedview import _launch, _view
+from stridedview.numba_cuda import _patch, _plans, _types
+
+__all__ = ["disable", "enable", "enabled", "is_enabled"]
+
+_lock = threading.RLock()
+_is_enabled = False
+
+_view.set_numba_typer(_types.view_type)
+
+
+def enable(*, stream="producer", strict=False):
+    """Make ``@cuda.jit`` kernels take torch tensors and every other array.
+
+    Can be called again, to change the options.
+
+    Parameters
+    ----------
+    stream : {"producer", "numba"}
+        Where a launch goes that names no stream: the current stream of torch, or of the
+        first producer among the arguments that has one; or always Numba's default stream.
+    strict : bool
+        Refuse, for an explicit signature, arrays whose items have the right width but the
+        other signedness, which are otherwise taken with a warning.
+
+    Raises
+    ------
+    ImportError
+        If a peer is of a version that was not tested; nothing is patched then.
+    ValueError
+        If ``stream`` is neither of the two.
+    """
+    global _is_enabled
+    if stream not in ("producer", "numba"):
+        raise ValueError(f"stream is 'producer' or 'numba', not {stream!r}")
+    with _lock:
+        if not _is_enabled:
+            problems = _patch.probe()
+            if problems:
+                raise ImportError(
+                    "this numba-cuda is not as expected, nothing was patched: "
+                    + "; ".join(problems)
+                )
+            _patch.apply()
+            _is_enabled = True
+        _plans.strict = strict
+        _launch.set_enabled(True, follow_producers=stream == "producer")
+
+
+def disable():
+    """Put numba-cuda's own objects back. Can be called again."""
+    global _is_enabled
+    with _lock:
+        if _is_enabled:
+            _launch.set_enabled(False)
+            _patch.restore()
+            _is_enabled = False
+
+
+def is_enabled():
+    """Whether numba-cuda is patched."""
+    return _is_enabled
+
+
+@contextlib.contextmanager
+def enabled(**options):
+    """Enable within a block; afterwards it is as before.
+
+    Parameters
+    ----------
+    **options
+        As for :func:`enable`.
+    """
+    before = _is_enabled
+    enable(**options)
+    try:
+        yield
+    finally:
+        if not before:
+            disable()

@@ -1,0 +1,229 @@
+"""What is refused before anything is compiled or launched, and with what words.
+
+Owns the checks of a launch against an explicit signature, the limits of the device, and
+the size of the parameters. Numba itself checks none of these for a kernel with one
+explicit signature: a strided array is then read as if contiguous, and too few arguments
+end in a crash.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+from numba.cuda import types
+from numba.cuda.core.errors import NumbaWarning
+
+from stridedview import _launch
+from stridedview.numba_cuda import _types
+
+# Bytes of kernel parameters: CUDA 12.1 on compute capability 7.0 and newer, and before.
+PARAMETER_LIMIT = 32764
+OLD_PARAMETER_LIMIT = 4096
+
+
+class StridedviewWarning(NumbaWarning):
+    """A launch that is right but probably not what was meant."""
+
+
+def check_count(dispatcher, args):
+    """Refuse a wrong number of arguments.
+
+    Raises
+    ------
+    TypeError
+        Naming the kernel, the wanted and the given number.
+    """
+    parameters = inspect.signature(dispatcher.py_func).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise TypeError(
+            f"kernel '{dispatcher.py_func.__name__}' takes *args, which a CUDA kernel cannot; "
+            "pass a tuple"
+        )
+    if len(args) != len(parameters):
+        wanted = ", ".join(parameter.name for parameter in parameters)
+        raise TypeError(
+            f"kernel '{dispatcher.py_func.__name__}' takes {len(parameters)} arguments "
+            f"({wanted}), got {len(args)}"
+        )
+
+
+def check_passable(dispatcher, numba_types):
+    """Refuse arguments of a type that Numba compiles for but cannot pass.
+
+    Raises
+    ------
+    TypeError
+        Naming the argument and its type.
+    """
+    for index, numba_type in enumerate(numba_types):
+        if not _types.can_be_passed(numba_type):
+            _refuse(
+                dispatcher,
+                index,
+                f"a kernel cannot take {_types.describe(numba_type)}; pass an array or a "
+                "number",
+            )
+
+
+def _refuse(dispatcher, index, text):
+    raise _launch.named_error(dispatcher, index, TypeError(text))
+
+
+def check_signature(dispatcher, formals, args, strict):
+    """Check arguments against a kernel's one explicit signature.
+
+    C and F arrays fit a formal of layout A, scalars convert, integers go to pointers, and
+    arrays of the same width but another signedness fit with a warning unless ``strict``.
+
+    Raises
+    ------
+    TypeError
+        Naming the argument, what the signature wants and what came.
+    """
+    if len(args) != len(formals):
+        raise TypeError(
+            f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
+            f"arguments, got {len(args)}"
+        )
+    for index, (formal, value) in enumerate(zip(formals, args, strict=True)):
+        actual = _types.type_of(value)
+        problem = _mismatch(formal, actual, strict)
+        if problem:
+            _refuse(dispatcher, index, _wanted(formal, actual, value, problem))
+        if problem is None:
+            warnings.warn(
+                f"argument {index + 1}: {_types.describe(actual)} is taken as "
+                f"{_types.describe(formal)}, the signature's type of the same width",
+                StridedviewWarning,
+                stacklevel=2,
+            )
+
+
+def _mismatch(formal, actual, strict):
+    """Return "" if it fits, None if it fits with a warning, else what is wrong."""
+    if isinstance(formal, types.Array):
+        return _array_mismatch(formal, actual, strict)
+    if isinstance(formal, types.BaseTuple):
+        return _tuple_mismatch(formal, actual, strict)
+    if isinstance(actual, (types.Array, types.BaseTuple)):
+        return "kind"
+    if isinstance(formal, types.Record):
+        return "" if isinstance(actual, types.Record) else "kind"
+    if isinstance(actual, types.Record) or not _types.can_be_passed(actual):
+        return "kind"
+    return ""
+
+
+def _tuple_mismatch(formal, actual, strict):
+    if not isinstance(actual, types.BaseTuple) or len(formal) != len(actual):
+        return "kind"
+    found = [_mismatch(*pair, strict) for pair in zip(formal, actual, strict=True)]
+    problems = [problem for problem in found if problem]
+    if problems:
+        return problems[0]
+    return None if None in found else ""
+
+
+def _array_mismatch(formal, actual, strict):
+    if not isinstance(actual, types.Array):
+        return "kind"
+    if formal.ndim != actual.ndim:
+        return "ndim"
+    if formal.layout not in ("A", actual.layout) and not _fits_both(actual):
+        return "layout"
+    if formal.mutable and not actual.mutable:
+        return "read-only"
+    if formal.dtype == actual.dtype:
+        return ""
+    same_width = (
+        isinstance(formal.dtype, types.Integer)
+        and isinstance(actual.dtype, types.Integer)
+        and formal.dtype.bitwidth == actual.dtype.bitwidth
+    )
+    return None if same_width and not strict else "dtype"
+
+
+def _fits_both(actual):
+    # A 0-d or 1-d C array is F as well; view_type says C for arrays that are both.
+    return actual.layout == "C" and actual.ndim <= 1
+
+
+def _wanted(formal, actual, value, problem):
+    advice = {
+        "kind": "pass a value of that kind",
+        "ndim": "reshape it",
+        "layout": f"pass x.contiguous(), or declare {formal}'s layout as A",
+        "read-only": "pass a writable copy",
+        "dtype": "convert it, or declare the signature for its type",
+    }[problem]
+    strides = getattr(value, "strides", None)
+    if callable(getattr(value, "stride", None)):
+        strides = value.stride()
+    where = f" with strides {tuple(strides)}" if problem == "layout" and strides else ""
+    return (
+        f"expected {_types.describe(formal)} for this signature, got "
+        f"{_types.describe(actual)}{where}; {advice}"
+    )
+
+
+def parameter_bytes(numba_type):
+    """Return the bytes that an argument of a type takes among a kernel's parameters."""
+    if isinstance(numba_type, types.Array):
+        return 8 * (5 + 2 * numba_type.ndim)
+    if isinstance(numba_type, types.BaseTuple):
+        return sum(parameter_bytes(item) for item in numba_type)
+    if isinstance(numba_type, types.EnumMember):
+        return parameter_bytes(numba_type.dtype)
+    if isinstance(numba_type, types.Boolean):
+        return 1
+    return max(getattr(numba_type, "bitwidth", 64) // 8, 1)
+
+
+def check_parameters(dispatcher, numba_types, limit=PARAMETER_LIMIT):
+    """Refuse more parameter bytes than a kernel can have, before the compile.
+
+    Raises
+    ------
+    ValueError
+        Naming the size, the limit and the largest arguments.
+    """
+    sizes = [parameter_bytes(numba_type) for numba_type in numba_types]
+    if sum(sizes) <= limit:
+        return
+    largest = sorted(range(len(sizes)), key=lambda index: -sizes[index])[:3]
+    named = ", ".join(f"argument {index + 1} ({sizes[index]} bytes)" for index in largest)
+    raise ValueError(
+        f"the arguments of kernel '{dispatcher.py_func.__name__}' take {sum(sizes)} bytes of "
+        f"parameters, the limit is {limit}; the largest: {named}. Pass fewer arrays, or pack "
+        "them into one"
+    )
+
+
+def check_dimensions(configuration, device):
+    """Refuse a grid or block beyond the device's limits.
+
+    Raises
+    ------
+    ValueError
+        Naming the number and the limit.
+    """
+    names = "xyz"
+    for what, sizes, limits in (
+        ("grid", configuration.griddim, _limits(device, "GRID")),
+        ("block", configuration.blockdim, _limits(device, "BLOCK")),
+    ):
+        for axis, (size, limit) in enumerate(zip(sizes, limits, strict=True)):
+            if not 1 <= size <= limit:
+                return f"{what} {names[axis]} is {size}; it must be 1 to {limit}"
+    x, y, z = configuration.blockdim
+    if x * y * z > device.MAX_THREADS_PER_BLOCK:
+        return (
+            f"the block has {x * y * z} threads ({x} x {y} x {z}); the limit of the device is "
+            f"{device.MAX_THREADS_PER_BLOCK}"
+        )
+    return ""
+
+
+def _limits(device, what):
+    return [getattr(device, f"MAX_{what}_DIM_{axis}") for axis in "XYZ"]

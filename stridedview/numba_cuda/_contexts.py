@@ -1,0 +1,128 @@
+"""Contexts, devices and errors: what a launch needs of them from Numba.
+
+Owns making a device's primary context current around a slow launch, noticing that a
+compiled kernel's module went with its context, and the error of a failed launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from numba.cuda.cudadrv import devices
+
+from stridedview import _driver
+from stridedview.numba_cuda import _checks
+
+try:
+    # Numba's users catch what cuda.core raises from a launch.
+    from cuda.core._utils.cuda_utils import CUDAError
+except ImportError:
+    CUDAError = RuntimeError
+
+INVALID_VALUE = 1
+OUT_OF_RESOURCES = 701
+DEFAULT_SHARED = 49152  # bytes of shared memory that need no opting in
+SHARED_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
+
+class LaunchError(_driver.DriverError, CUDAError):
+    """The driver refused a launch, or its limits are known to be exceeded."""
+
+
+@contextlib.contextmanager
+def on_device(device):
+    """Make a device's primary context current, and put the previous one back.
+
+    Parameters
+    ----------
+    device : int
+        -1 for the current one; Numba then makes one if this thread has none.
+    """
+    if device < 0 or device == _driver.current_device():
+        devices.get_context()
+        yield
+        return
+    had_context = _driver.current_context() != 0
+    primary = devices.gpus[device].get_primary_context()
+    primary.push()
+    try:
+        yield
+    finally:
+        if had_context:
+            _driver.pop_context()
+
+
+def refresh(kernel):
+    """Drop a compiled kernel's loaded function if its module went with a context.
+
+    Numba keeps the function per device and does not forget it when the context is reset;
+    the module's proxy is then dead.
+    """
+    library = kernel._codelibrary
+    device = devices.get_context().device.id
+    function = library._cufunc_cache.get(device)
+    if function is None:
+        return
+    try:
+        function.module.handle  # noqa: B018 - a dead proxy raises
+    except ReferenceError:
+        library._cufunc_cache.pop(device, None)
+
+
+def launch_error(text, code):
+    """Return the error of a launch, as both ours and cuda.core's kind."""
+    name = {1: "CUDA_ERROR_INVALID_VALUE"}.get(code, f"error {code}")
+    return LaunchError(f"{name}: {text}", code)
+
+
+def failed_launch(configuration, plan, code, final):
+    """Return the error of a failed launch, or None if it is worth another try.
+
+    A launch that asks for more dynamic shared memory than the default is given it, if the
+    device has it; Numba itself never asks.
+    """
+    if code == INVALID_VALUE:
+        if not final and _opt_in(configuration, plan):
+            return None
+        problem = _problem(configuration, plan)
+        if problem:
+            return launch_error(problem, code)
+    error = _driver.error(code, "cuLaunchKernel")
+    return LaunchError(str(error), code)
+
+
+def _opt_in(configuration, plan):
+    wanted = configuration.sharedmem
+    static = _driver.function_attribute(plan.function_handle, SHARED_SIZE)
+    limit = _shared_limit()
+    if wanted + static <= DEFAULT_SHARED or wanted + static > limit:
+        return False
+    _driver.set_function_attribute(plan.function_handle, MAX_DYNAMIC_SHARED, limit - static)
+    return True
+
+
+def _shared_limit():
+    return _driver.device_attribute(max(_driver.current_device(), 0), SHARED_OPTIN)
+
+
+def _problem(configuration, plan):
+    device = devices.get_context().device
+    problem = _checks.check_dimensions(configuration, device)
+    if problem:
+        return problem
+    threads = 1
+    for size in configuration.blockdim:
+        threads *= size
+    most = plan.kernel.max_threads_per_block
+    if threads > most:
+        return f"the block has {threads} threads; this kernel's limit is {most}"
+    shared = configuration.sharedmem
+    static = _driver.function_attribute(plan.function_handle, SHARED_SIZE)
+    if shared + static > _shared_limit():
+        return (
+            f"the launch asks for {shared} bytes of dynamic shared memory beside {static} "
+            f"static ones; the device has {_shared_limit()} a block"
+        )
+    return ""

@@ -1,0 +1,46 @@
+"""``kernel.forall(n)`` on the launch path.
+
+Owns the replacement of ``ForAll.__call__``: Numba types the arguments and asks the driver
+for a block size at every call; here both are kept by signature.
+"""
+
+from __future__ import annotations
+
+from numba.cuda import dispatcher as numba_dispatcher
+
+from stridedview import _driver, _launch
+from stridedview.numba_cuda import _contexts, _plans
+
+ENTRIES_KEPT = 1024
+
+
+def call(self, *args):
+    """Launch over ``ntasks`` tasks, in blocks of the size that the driver recommends."""
+    if self.ntasks == 0:
+        return None
+    specialized, block = _prepared(self, args)
+    grid = (self.ntasks + block - 1) // block
+    return specialized[grid, block, self.stream, self.sharedmem](*args)
+
+
+def _prepared(self, args):
+    words, device = _launch.signature_words(self.dispatcher, args)
+    state = _launch.dispatcher_state(self.dispatcher)
+    key = (words, _driver.current_context_id(), self.thread_per_block, self.sharedmem)
+    found = state.prepared.get(key) if words is not None else None
+    if found is None or found[0] != state.generation:
+        found = (state.generation, *_prepare(self, args, device))
+        if words is not None:
+            if len(state.prepared) >= ENTRIES_KEPT:
+                state.prepared.clear()
+            state.prepared[key] = found
+    return found[1:]
+
+
+def _prepare(self, args, device):
+    dispatcher = self.dispatcher
+    with _plans.relaxed_capture(), _contexts.on_device(device):
+        specialized = dispatcher if dispatcher.specialized else dispatcher.specialize(*args)
+        _contexts.refresh(next(iter(specialized.overloads.values())))
+        block = numba_dispatcher.ForAll._compute_thread_per_block(self, specialized)
+    return specialized, block

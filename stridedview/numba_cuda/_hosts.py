@@ -1,0 +1,178 @@
+"""Arguments that Numba's own launch code takes: wrapped so that they arrive right.
+
+Owns what ``numba.cuda.dispatcher.wrap_arg`` gives while we are enabled. Device arrays of
+any producer are handed over as views. Host arrays are packed into contiguous memory,
+copied in, and copied back element by element, so that strided, reversed and broadcast
+ones work and nothing between their elements is touched. Pinned memory is used in place.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numba.cuda import args as numba_args
+from numba.cuda.core import config
+from numba.cuda.core.errors import NumbaPerformanceWarning
+from numba.cuda.cudadrv import devices
+from numba.cuda.cudadrv.driver import driver
+
+from stridedview import _driver, _ingest, _pack, _stream
+
+_wrap_arg = numba_args.wrap_arg
+
+
+PAGE_LOCKED = 1  # CU_MEMORYTYPE_HOST
+HOST = 1  # DLPack's kDLCPU
+
+
+class _Width:
+    """In place of a dtype, of which Numba's packing reads the itemsize only."""
+
+    __slots__ = ("itemsize",)
+
+    def __init__(self, itemsize):
+        self.itemsize = itemsize
+
+
+class _Strides:
+    __slots__ = ("strides_in_bytes", "is_contiguous_c", "is_contiguous_f")
+
+    def __init__(self, strides):
+        self.strides_in_bytes = strides
+        self.is_contiguous_c = self.is_contiguous_f = False
+
+
+class _Packable:
+    """An array as Numba's ``_prepare_args`` reads it; names are Numba's."""
+
+    __slots__ = ("_layout", "dtype", "owner", "ptr", "shape", "size")
+
+    def __init__(self, pointer, shape, strides, itemsize, owner):
+        self.ptr = pointer
+        self.shape = shape
+        self.size = 1
+        for extent in shape:
+            self.size *= extent
+        self.dtype = _Width(itemsize)
+        self._layout = _Strides(strides)
+        self.owner = owner
+
+
+def _packable(view):
+    pointer = view.ptr if view.size else 0
+    return _Packable(pointer, view.shape, view.strides, view.itemsize, view)
+
+
+class DeviceArgument:
+    """A device array of any producer, for Numba's ``_prepare_args``."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def to_device(self, retr, stream=0):
+        """Return the array as Numba's packing reads it; no copy is made."""
+        view = self.view
+        retr.append(lambda: view)  # alive until the kernel is queued
+        return _packable(view)
+
+
+class HostArgument:
+    """A host array: copied in and back around the launch, as its hint says."""
+
+    def __init__(self, view, *, copy_in, copy_back):
+        self.view = view
+        self.copy_in = copy_in
+        self.copy_back = copy_back and not view.readonly
+
+    def to_device(self, retr, stream=0):
+        """Copy in; append the copy back to ``retr``; return the device's array."""
+        handle = _stream.handle_of(stream)
+        view = self.view
+        if not view.size:
+            return _packable(view)
+        if _stream.capturing(handle):
+            raise RuntimeError(
+                "a host array cannot be copied while its stream captures a graph; move it "
+                "to the device before the capture"
+            )
+        if _driver.memory_type(view.ptr) == PAGE_LOCKED:
+            # A host array's values are there when the launch returns.
+            retr.append(lambda: _driver.synchronize_stream(handle))
+            return _packable(view)
+        if self.copy_in:
+            _warn()
+        return self._copied(retr, stream, handle)
+
+    def _copied(self, retr, stream, handle):
+        items = items_of(self.view)
+        packed = np.array(items, order="F" if items.flags.f_contiguous else "C", copy=True)
+        device = devices.get_context().device._dev
+        buffer = device.allocate(packed.nbytes, stream=stream)
+        pointer = int(buffer.handle)
+        if self.copy_in:
+            driver.cuMemcpyHtoDAsync(pointer, packed.ctypes.data, packed.nbytes, handle)
+
+        def finish():
+            if self.copy_back:
+                driver.cuMemcpyDtoHAsync(packed.ctypes.data, pointer, packed.nbytes, handle)
+            _driver.synchronize_stream(handle)
+            if self.copy_back:
+                items[...] = packed
+            buffer.close(stream)
+
+        retr.append(finish)
+        return _Packable(pointer, packed.shape, packed.strides, packed.itemsize, buffer)
+
+
+def _warn():
+    if config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS:
+        warnings.warn(
+            NumbaPerformanceWarning(
+                "Host array used in CUDA kernel will incur copy overhead to/from device."
+            ),
+            stacklevel=2,
+        )
+
+
+class _Holder:
+    def __init__(self, interface, view):
+        self.__array_interface__ = interface
+        self.view = view
+
+
+def items_of(view):
+    """Return a NumPy array over a host view's items, as opaque bytes of their width."""
+    interface = {
+        "version": 3,
+        "shape": view.shape,
+        "strides": view.strides,
+        "typestr": f"|V{view.itemsize}",
+        "data": (view.ptr, view.readonly),
+    }
+    return np.asarray(_Holder(interface, view))
+
+
+def wrap_arg(value, default=numba_args.InOut):
+    """Wrap an argument for Numba's ``_prepare_args``.
+
+    Records and whatever is no array go to Numba's own ``wrap_arg``.
+    """
+    hint = default
+    inner = value
+    if isinstance(value, numba_args.ArgHint):
+        hint = type(value)
+        inner = value.value
+    if isinstance(inner, np.void) or (isinstance(inner, np.ndarray) and inner.ndim == 0
+                                      and inner.dtype.names):
+        return _wrap_arg(value, default)
+    if _pack.kind_name(inner) != "array":
+        return _wrap_arg(value, default)
+    view = _ingest.from_any(inner)
+    if view.device[0] != HOST:
+        return DeviceArgument(view)
+    return HostArgument(
+        view,
+        copy_in=not issubclass(hint, numba_args.Out) or issubclass(hint, numba_args.InOut),
+        copy_back=issubclass(hint, numba_args.Out),
+    )

@@ -1,0 +1,181 @@
+"""The patch of numba-cuda: one table of every attribute replaced.
+
+Owns the replacements, the probes that say an attribute is as expected, and putting the
+very same objects back. Nothing is replaced at import.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+
+from numba.cuda import args as numba_args
+from numba.cuda import dispatcher as numba_dispatcher
+from numba.cuda.cext import _dispatcher
+from numba.cuda.errors import normalize_kernel_dimensions
+
+from stridedview import _launch
+from stridedview.numba_cuda import _contexts, _forall, _hosts, _plans, _types
+
+CUDADispatcher = numba_dispatcher.CUDADispatcher
+NumbaConfiguration = numba_dispatcher._LaunchConfiguration
+NumbaForAll = numba_dispatcher.ForAll
+
+_numba_call = NumbaConfiguration.__call__
+_adopted = weakref.WeakKeyDictionary()  # Numba's configuration -> ours
+
+
+def configure(self, griddim, blockdim, stream=0, sharedmem=0):
+    """Return the launch configuration for a grid and block; see Numba's."""
+    return _launch.configured(self, (griddim, blockdim, stream, sharedmem))
+
+
+def getitem(self, args):
+    """Return the launch configuration ``kernel[args]``."""
+    if type(args) is not tuple or len(args) not in (2, 3, 4):
+        raise ValueError("must specify at least the griddim and blockdim")
+    return _launch.configured(self, args)
+
+
+def make_configuration(dispatcher, args):
+    """Make a configuration; Numba's own is made beside it for its checks and warnings."""
+    griddim, blockdim, *rest = args
+    stream, sharedmem = (*rest, 0, 0)[:2] if len(rest) < 2 else rest
+    griddim, blockdim = normalize_kernel_dimensions(griddim, blockdim)
+    NumbaConfiguration(dispatcher, griddim, blockdim, 0, sharedmem)
+    return _launch.LaunchConfiguration(dispatcher, griddim, blockdim, stream, sharedmem)
+
+
+def call_adopted(self, *args):
+    """Launch a configuration that Numba made before the patch."""
+    ours = _adopted.get(self)
+    if ours is None:
+        handle = int(self.stream.handle)
+        ours = _launch.LaunchConfiguration(
+            self.dispatcher, self.griddim, self.blockdim, handle, self.sharedmem
+        )
+        ours.pre_launch_callbacks = self.pre_launch_callbacks
+        _adopted[self] = ours
+    return ours(*args)
+
+
+def unpatched(configuration, args):
+    """Launch one of our configurations through Numba's code, after ``disable()``."""
+    return configuration.dispatcher.call(args, configuration)
+
+
+def typeof_pyval(self, val):
+    """Return Numba's type of an argument."""
+    return _types.type_of(val)
+
+
+def typeof_hint(value, purpose=None):
+    """Return Numba's type of what an argument hint holds."""
+    return _types.type_of(value)
+
+
+def _invalidating(name):
+    original = getattr(CUDADispatcher, name)
+
+    def wrapper(self, *args, **kwargs):
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            state = self.__dict__.get("_stridedview_state")
+            if state is not None:
+                state.invalidate()
+
+    wrapper.__name__ = name
+    wrapper.__doc__ = original.__doc__
+    wrapper.__wrapped__ = original
+    return wrapper
+
+
+def _parameters(*names):
+    def probe(function):
+        found = tuple(inspect.signature(getattr(function, "__wrapped__", function)).parameters)
+        return "" if found == names else f"takes {found}, expected {names}"
+
+    return probe
+
+
+def table():
+    """Return the rows (owner, attribute, replacement, probe) of the patch.
+
+    A probe takes the attribute as it is and returns "" or what is unexpected about it.
+    """
+    return [
+        (CUDADispatcher, "configure", configure,
+         _parameters("self", "griddim", "blockdim", "stream", "sharedmem")),
+        (CUDADispatcher, "__getitem__", getitem, _parameters("self", "args")),
+        (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
+        (CUDADispatcher, "add_overload", _invalidating("add_overload"),
+         _parameters("self", "kernel", "argtypes")),
+        (CUDADispatcher, "_reset_overloads", _invalidating("_reset_overloads"),
+         _parameters("self")),
+        (CUDADispatcher, "recompile", _invalidating("recompile"), _parameters("self")),
+        (CUDADispatcher, "disable_compile", _invalidating("disable_compile"),
+         _parameters("self", "val")),
+        (NumbaConfiguration, "__call__", call_adopted, _parameters("self", "args")),
+        (NumbaForAll, "__call__", _forall.call, _parameters("self", "args")),
+        (numba_dispatcher, "wrap_arg", _hosts.wrap_arg, _parameters("value", "default")),
+        (numba_args, "typeof", typeof_hint, _parameters("val", "purpose")),
+    ]
+
+
+_MISSING = object()
+_saved = []  # (owner, attribute, the object that stood there or _MISSING)
+
+
+def probe():
+    """Return what is unexpected about numba-cuda, a list of messages.
+
+    Checks every attribute that will be replaced, and those that the launch path reads.
+    """
+    problems = []
+    for owner, name, _, check in table():
+        found = getattr(owner, name, None)
+        if found is None:
+            problems.append(f"{owner.__name__} has no {name}")
+        elif check(found):
+            problems.append(f"{owner.__name__}.{name} {check(found)}")
+    for owner, name in (
+        (_dispatcher.Dispatcher, "_cuda_call"),
+        (_dispatcher, "swap_current_launch_args"),
+        (_dispatcher, "get_current_launch_args"),
+        (numba_dispatcher, "_LAUNCH_CONFIG_KW"),
+        (CUDADispatcher, "_select_launch_config_dispatcher"),
+        (CUDADispatcher, "_update_launch_config_sensitivity"),
+        (numba_dispatcher._Kernel, "launch"),
+        (numba_dispatcher._Kernel, "bind"),
+    ):
+        if not hasattr(owner, name):
+            problems.append(f"{owner.__name__} has no {name}")
+    return problems
+
+
+def apply():
+    """Replace every attribute of the table; all or none."""
+    _launch.install(
+        miss=_plans.miss,
+        configure=make_configuration,
+        core_stream=_plans.core_stream,
+        unpatched=unpatched,
+        error=_contexts.failed_launch,
+        swap_args=_dispatcher.swap_current_launch_args,
+        current_args=_dispatcher.get_current_launch_args,
+    )
+    for owner, name, replacement, _ in table():
+        # An attribute inherited from a base class is deleted again, not written back.
+        _saved.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, replacement)
+
+
+def restore():
+    """Put back the very same objects."""
+    while _saved:
+        owner, name, original = _saved.pop()
+        if original is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)

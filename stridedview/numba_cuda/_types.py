@@ -1,0 +1,148 @@
+"""Numba's types of our arrays, and what stands in for them while Numba resolves a call.
+
+Owns the map from the dtype table to Numba's types and the typing of every producer by its
+signature: C if C-contiguous by NumPy's rule, else F, else A, whatever letter the
+producer's own route in Numba would give.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from numba.cuda import args as numba_args
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+from numba.cuda.typing import typeof as numba_typeof
+
+from stridedview import _dtype, _ingest, _pack
+
+# Bound before anything is patched: numba_cuda replaces the name in other modules.
+_typeof = numba_typeof.typeof
+_ARGUMENT = numba_typeof.Purpose.argument
+
+
+@functools.cache
+def _fp8_types():
+    from numba.cuda._internal import cuda_fp8
+
+    return {
+        "fp8_e4m3": cuda_fp8._type_fp8_e4m3,
+        "fp8_e5m2": cuda_fp8._type_fp8_e5m2,
+        "fp8_e8m0": cuda_fp8._type_fp8_e8m0,
+    }
+
+
+@functools.cache
+def dtype_type(name):
+    """Return Numba's type for an entry of the dtype table, by its name.
+
+    Raises
+    ------
+    TypeError
+        If Numba has no such type.
+    """
+    entry = _dtype.dtype(name)
+    if not entry.kernel:
+        raise TypeError(f"a kernel cannot take dtype {entry.name}; {entry.advice}")
+    if entry.numba_name.startswith("fp8"):
+        return _fp8_types()[entry.numba_name]
+    return getattr(types, entry.numba_name)
+
+
+def _registered_type(dtype):
+    try:
+        return numpy_support.from_dtype(dtype)
+    except NotImplementedError as error:
+        raise TypeError(f"Numba has no type for dtype {dtype}: {error}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _array_type(name, ndim, letter, readonly):
+    return types.Array(dtype_type(name), ndim, letter, readonly=readonly)
+
+
+def view_type(view):
+    """Return the ``types.Array`` of a StridedView."""
+    letter = view.layout.letter
+    name = view.dtype_name
+    if _dtype.is_static(name):
+        return _array_type(name, view.ndim, letter, view.readonly)
+    dtype = _registered_type(view.dtype)
+    return types.Array(dtype, view.ndim, letter, readonly=view.readonly)
+
+
+class Typed:
+    """Stands for an argument while Numba resolves an overload: a type and nothing else."""
+
+    __slots__ = ("_numba_type_",)
+
+    def __init__(self, numba_type):
+        self._numba_type_ = numba_type
+
+
+def stand_in(value):
+    """Return what Numba resolves in place of an argument.
+
+    Arrays, and integers that only fit uint64, become :class:`Typed`; tuples are rebuilt
+    around their items; everything else stays, for Numba to type.
+    """
+    kind = _pack.kind_name(value)
+    if kind == "array":
+        return Typed(view_type(_ingest.from_any(value)))
+    if kind == "tuple":
+        items = [stand_in(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if kind == "int" and not -(2**63) <= value < 2**63:
+        return Typed(types.uint64)
+    return value
+
+
+def type_of(value):
+    """Return Numba's type of a launch argument, ours for arrays."""
+    standing = stand_in(value)
+    if isinstance(standing, Typed):
+        return standing._numba_type_
+    return _typeof(standing, _ARGUMENT)
+
+
+def can_be_passed(numba_type):
+    """Whether Numba can pass an argument of this type to a kernel."""
+    if isinstance(numba_type, types.BaseTuple):
+        return all(can_be_passed(item) for item in numba_type)
+    if isinstance(numba_type, types.EnumMember):
+        return can_be_passed(numba_type.dtype)
+    return isinstance(
+        numba_type,
+        (
+            types.Array,
+            types.CPointer,
+            types.Integer,
+            types.Float,
+            types.Boolean,
+            types.Complex,
+            types.NPDatetime,
+            types.NPTimedelta,
+            types.Record,
+        ),
+    ) and not _is_small_float(numba_type)
+
+
+def _is_small_float(numba_type):
+    # bfloat16 and float8 arrays work; Numba has no packing for scalars of these types.
+    return numba_type == types.bfloat16 or numba_type in _fp8_types().values()
+
+
+def describe(numba_type):
+    """Return a type as messages say it: "float32 [C]" with its rank, or Numba's name."""
+    if isinstance(numba_type, types.Array):
+        rank = f"{numba_type.ndim}-d" if numba_type.ndim != 1 else "1-d"
+        mutable = "" if numba_type.mutable else ", read-only"
+        return f"{rank} {numba_type.dtype} [{numba_type.layout}{mutable}]"
+    return str(numba_type)
+
+
+def is_hint(value):
+    """Whether a value is one of Numba's hints In, Out, InOut."""
+    return isinstance(value, numba_args.ArgHint)
