@@ -1,0 +1,95 @@
+# The driver entry points that we call. See _driver.pyx for how they are found.
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+
+
+cdef enum:
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_INITIALIZED = 3
+    CUDA_ERROR_INVALID_CONTEXT = 201
+    CUDA_ERROR_INVALID_HANDLE = 400
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
+
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2
+    CU_EVENT_DISABLE_TIMING = 2
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2
+    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2
+    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9
+
+# The driver's marks for a packed parameter buffer in `extra`.
+cdef enum:
+    CU_LAUNCH_PARAM_END = 0
+    CU_LAUNCH_PARAM_BUFFER_POINTER = 1
+    CU_LAUNCH_PARAM_BUFFER_SIZE = 2
+
+
+ctypedef struct LaunchAttribute:
+    # CUlaunchAttribute: an id, padding to 8, and a value of 64 bytes.
+    int id
+    int pad
+    unsigned char value[64]
+
+
+ctypedef struct LaunchConfig:
+    # CUlaunchConfig.
+    unsigned int grid[3]
+    unsigned int block[3]
+    unsigned int shared
+    void* stream
+    LaunchAttribute* attributes
+    unsigned int attribute_count
+
+
+ctypedef struct Driver:
+    int (*cuLaunchKernel)(
+        void*, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+        unsigned int, unsigned int, void*, void**, void**) noexcept nogil
+    int (*cuLaunchKernelEx)(const LaunchConfig*, void*, void**, void**) noexcept nogil
+    int (*cuCtxGetId)(void*, unsigned long long*) noexcept nogil
+    int (*cuCtxGetCurrent)(void**) noexcept nogil
+    int (*cuCtxGetDevice)(int*) noexcept nogil
+    int (*cuCtxPushCurrent)(void*) noexcept nogil
+    int (*cuCtxPopCurrent)(void**) noexcept nogil
+    int (*cuKernelGetFunction)(void**, void*) noexcept nogil
+    int (*cuKernelGetParamInfo)(void*, size_t, size_t*, size_t*) noexcept nogil
+    int (*cuFuncSetAttribute)(void*, int, int) noexcept nogil
+    int (*cuFuncGetAttribute)(int*, int, void*) noexcept nogil
+    int (*cuDeviceGetAttribute)(int*, int, int) noexcept nogil
+    int (*cuPointerGetAttribute)(void*, int, unsigned long long) noexcept nogil
+    int (*cuEventCreate)(void**, unsigned int) noexcept nogil
+    int (*cuEventRecord)(void*, void*) noexcept nogil
+    int (*cuEventQuery)(void*) noexcept nogil
+    int (*cuEventSynchronize)(void*) noexcept nogil
+    int (*cuEventDestroy)(void*) noexcept nogil
+    int (*cuStreamWaitEvent)(void*, void*, unsigned int) noexcept nogil
+    int (*cuStreamIsCapturing)(void*, int*) noexcept nogil
+    int (*cuStreamGetCaptureInfo)(
+        void*, int*, unsigned long long*, void**, void**, void**, size_t*) noexcept nogil
+    int (*cuStreamSynchronize)(void*) noexcept nogil
+    int (*cuThreadExchangeStreamCaptureMode)(int*) noexcept nogil
+    int (*cuMemcpyAsync)(unsigned long long, unsigned long long, size_t, void*) noexcept nogil
+    int (*cuMemcpyHtoDAsync)(unsigned long long, const void*, size_t, void*) noexcept nogil
+    int (*cuMemcpyDtoHAsync)(void*, unsigned long long, size_t, void*) noexcept nogil
+    int (*cuGetErrorName)(int, const char**) noexcept nogil
+    int (*cuGetErrorString)(int, const char**) noexcept nogil
+
+
+cdef Driver driver
+
+
+# Fill `driver` on the first call; ImportError or RuntimeError if there is no driver.
+cdef int require_driver() except -1
+cdef bint driver_ready() noexcept nogil
+# Raise DriverError for a result other than CUDA_SUCCESS.
+cdef int check(int result, str what) except -1

@@ -1,0 +1,765 @@
+"""Launch plans and the fast call.
+
+Owns what ``kernel[grid, block, stream, shared](*args)`` does once a signature has been
+seen: the arguments are packed at the last plan's slots, each giving a signature word that
+is compared with the plan's; the stream and the context are checked; the driver is called.
+No Python code runs on a hit. What no plan covers goes to a hook (``numba_cuda``), which
+asks Numba and hands back a plan, or launches through Numba's own code.
+
+Memory and streams on a launch: the caller's argument vector holds the producers, the
+parameter buffer is this call's own, and the launch goes to the producers' current stream
+unless one was named; only then are producers kept beyond the call (see ``_stream``).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport int32_t, intptr_t, uint32_t, uint64_t, uint8_t, uintptr_t
+from libc.string cimport memset
+
+from stridedview._driver cimport (
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_PARAM_BUFFER_POINTER,
+    CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_SUCCESS, LaunchAttribute,
+    LaunchConfig, driver,
+)
+from stridedview._pack cimport (
+    SET_ARRAY, WORD_FAMILY, Call, Slot, Words, append_words, kind_of,
+    pack_argument,
+)
+from stridedview._stream cimport (
+    family_stream, keep_until_done, numba_default_stream, order_behind, same_stream,
+    stream_handle,
+)
+from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
+
+import pickle
+
+from stridedview import _stream
+
+cdef extern from "Python.h":
+    PyTypeObject* Py_TYPE(PyObject*)
+    const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
+    void PyType_Modified(PyTypeObject*)
+    ctypedef struct RawType "PyTypeObject":
+        unsigned long tp_flags
+        Py_ssize_t tp_vectorcall_offset
+
+cdef enum:
+    INLINE_BUFFER = 4096        # bytes of parameters that need no allocation
+    PLANS_KEPT = 4096           # per dispatcher
+    CONFIGURATIONS_KEPT = 4096  # per dispatcher
+    # Not results of the driver's: what a try of the fast way came to.
+    TRY_DONE = 0
+    TRY_OTHER_SIGNATURE = 1
+    TRY_OTHER_CONTEXT = 2
+
+# The high bit of a vectorcall's count says that the slot before the arguments is free.
+cdef size_t COUNT_MASK = ~(<size_t>1 << (8 * sizeof(size_t) - 1))
+
+cdef bint _enabled = False
+cdef bint _follow_producers = True
+
+
+@cython.final
+cdef class Plan:
+    """A cached launch: one signature, one kernel, one context."""
+
+    def __dealloc__(self):
+        PyMem_Free(self.slots)
+
+    def __init__(self):
+        raise TypeError("plans are made by the launch path")
+
+    @property
+    def function_handle(self):
+        """The CUfunction (int)."""
+        return <uintptr_t>self.function
+
+    @property
+    def offsets(self):
+        """Offset of each flattened slot in the parameter buffer, bytes."""
+        return [self.slots[index].offset for index in range(self.slot_count)]
+
+
+@cython.final
+cdef class DispatcherState:
+    """What is kept for one dispatcher: its plans and its configurations."""
+
+    def __init__(self):
+        self.plans = {}
+        self.configurations = {}
+        self.generation = 1
+
+    def invalidate(self):
+        """Forget every plan: the overloads changed."""
+        self.generation += 1
+        self.plans.clear()
+
+
+def make_plan(bytes words, slots, *, kernel, list extensions, function, context,
+              context_id, device, size, cooperative, args):
+    """Return a Plan.
+
+    Parameters
+    ----------
+    words : bytes
+        The signature words, 8 bytes each, flattened.
+    slots : list of tuple
+        (setter, offset in bytes, following slots) in the order of the words.
+    kernel : object
+        Numba's compiled kernel.
+    extensions : list
+        The kernel's own list; the plan holds while it is empty.
+    function, context : int
+        CUfunction and CUcontext handles.
+    context_id : int
+        The driver's id of that context.
+    device : int
+        Of the arrays, or -1 if there are none.
+    size : int
+        Bytes of the packed parameters.
+    cooperative : bool
+    args : tuple
+        Arguments of this signature, read for their types.
+
+    Returns
+    -------
+    Plan
+    """
+    cdef Plan plan = Plan.__new__(Plan)
+    cdef int index
+    cdef const unsigned char* raw = words
+    plan.slot_count = len(slots)
+    plan.slots = <Slot*>PyMem_Malloc((len(slots) + 1) * sizeof(Slot))
+    if plan.slots is NULL:
+        raise MemoryError()
+    memset(plan.slots, 0, (len(slots) + 1) * sizeof(Slot))
+    for index in range(plan.slot_count):
+        setter, offset, following = slots[index]
+        plan.slots[index].word = (<const uint64_t*>raw)[index]
+        plan.slots[index].setter = setter
+        plan.slots[index].offset = offset
+        plan.slots[index].following = following
+        if setter == SET_ARRAY:
+            _note_family(plan, plan.slots[index].word >> WORD_FAMILY & 0xff)
+    plan.types = []
+    plan.argument_count = len(args)
+    _fill_types(plan, plan.slots, args)
+    plan.words = words
+    plan.kernel = kernel
+    plan.extensions = extensions
+    plan.function = <void*><uintptr_t>function
+    plan.context = <void*><uintptr_t>context
+    plan.context_id = context_id
+    plan.device = device
+    plan.size = size
+    plan.cooperative = cooperative
+    plan.is_valid = True
+    return plan
+
+
+cdef int _note_family(Plan plan, int family) except -1:
+    cdef int index
+    if family == FAMILY_NONE or family == FAMILY_OWN:
+        return 0        # no current stream; a view's own stream is noted as it is packed
+    if plan.lead == FAMILY_NONE or plan.lead == FAMILY_NUMBA:
+        # Numba's default stream gives way to a producer that has a current one.
+        plan.lead = family
+    for index in range(plan.family_count):
+        if plan.families[index] == family:
+            return 0
+    if plan.family_count == FAMILIES_KEPT:
+        raise ValueError("more than 8 kinds of producers in one launch")
+    plan.families[plan.family_count] = <uint8_t>family
+    plan.family_count += 1
+    return 0
+
+
+cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
+    for argument in args:
+        slot.type = Py_TYPE(<PyObject*>argument)
+        plan.types.append(type(argument))
+        slot.kind = kind_of(slot.type, <PyObject*>argument)
+        if slot.following or isinstance(argument, tuple):
+            slot = _fill_types(plan, slot + 1, argument)
+        else:
+            slot += 1
+    return slot
+
+
+@cython.final
+cdef class LaunchConfiguration:
+    """A kernel with its grid, block, stream and dynamic shared memory.
+
+    Takes the place of Numba's ``_LaunchConfiguration`` and has all its attributes. The
+    stream is kept as the user gave it, because 0 and None name no stream.
+
+    Parameters
+    ----------
+    dispatcher : CUDADispatcher
+    griddim, blockdim : tuple of 3 int
+    stream : int or stream object
+    sharedmem : int
+        Bytes of dynamic shared memory per block.
+    """
+
+    def __cinit__(self):
+        self.vectorcall = <void*>_vectorcall
+
+    def __init__(self, dispatcher, griddim, blockdim, stream, sharedmem):
+        self.dispatcher = dispatcher
+        self.state = state_of(dispatcher)
+        self.callbacks = []
+        self._kernel_launch_config_sensitive = None
+        self.griddim = griddim
+        self.blockdim = blockdim
+        self.sharedmem = sharedmem
+        self._set_stream(stream)
+
+    cdef int _set_stream(self, stream) except -1:
+        self._stream = stream
+        self.is_named = _stream.is_named(stream)
+        self.stream_handle = stream_handle(stream) if self.is_named else NULL
+        return 0
+
+    @property
+    def griddim(self):
+        """Blocks of the grid, (x, y, z)."""
+        return self._griddim
+
+    @griddim.setter
+    def griddim(self, value):
+        _fill_dimensions(self.grid, value, "griddim")
+        self._griddim = value
+
+    @property
+    def blockdim(self):
+        """Threads of a block, (x, y, z)."""
+        return self._blockdim
+
+    @blockdim.setter
+    def blockdim(self, value):
+        _fill_dimensions(self.block, value, "blockdim")
+        self._blockdim = value
+
+    @property
+    def sharedmem(self):
+        """Dynamic shared memory of a block, bytes."""
+        return self._sharedmem
+
+    @sharedmem.setter
+    def sharedmem(self, value):
+        self.shared = _unsigned(value, "sharedmem")
+        self._sharedmem = value
+
+    @property
+    def stream(self):
+        """The stream as Numba's own configuration has it: a cuda.core Stream."""
+        return _core_stream(self._stream)
+
+    @stream.setter
+    def stream(self, value):
+        self._set_stream(value)
+
+    @property
+    def named_stream(self):
+        """Handle (int) of the stream that the user named, or None."""
+        return <uintptr_t>self.stream_handle if self.is_named else None
+
+    @property
+    def pre_launch_callbacks(self):
+        """Callables run before each launch with (kernel, configuration)."""
+        return self.callbacks
+
+    @pre_launch_callbacks.setter
+    def pre_launch_callbacks(self, value):
+        self.callbacks = value if type(value) is list else list(value)
+
+    @property
+    def last_plan(self):
+        """The plan of the last launch, or None."""
+        return self.plan
+
+    @property
+    def args(self):
+        """The arguments of the launch that runs in this thread, or None."""
+        return _current_args()
+
+    def _push_args(self, args):
+        return _swap_args(args)
+
+    def _pop_args(self, previous):
+        _swap_args(previous)
+
+    def _is_kernel_launch_config_sensitive(self):
+        return bool(self._kernel_launch_config_sensitive)
+
+    def __reduce__(self):
+        if self.callbacks:
+            raise pickle.PicklingError(
+                "a configuration with pre-launch callbacks cannot be pickled")
+        return _rebuild, (
+            self.dispatcher, self._griddim, self._blockdim, self.named_stream or 0,
+            self._sharedmem)
+
+    def __call__(self, *args, **kwargs):
+        """Launch the kernel."""
+        if kwargs:
+            raise TypeError(f"kernels take no keyword arguments, got {sorted(kwargs)}")
+        return launch(self, args)
+
+    def __repr__(self):
+        return (
+            f"<LaunchConfiguration of {self.dispatcher!r}: grid {self.griddim}, block "
+            f"{self.blockdim}, shared memory {self.sharedmem} bytes>")
+
+
+def _rebuild(dispatcher, griddim, blockdim, stream, sharedmem):
+    return dispatcher.configure(griddim, blockdim, stream, sharedmem)
+
+
+cdef int _fill_dimensions(unsigned int* out, object value, str name) except -1:
+    cdef int axis
+    for axis in range(3):
+        out[axis] = _unsigned(value[axis], name)
+    return 0
+
+
+cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
+    # Zero and what exceeds the device's limits is refused at the launch, with the limit.
+    if value < 0 or value > 0xffffffff:
+        raise ValueError(f"{name} {value} does not fit an unsigned 32-bit integer")
+    return value
+
+
+cdef DispatcherState state_of(object dispatcher):
+    """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
+    cdef dict attributes = dispatcher.__dict__
+    state = attributes.get("_stridedview_state")
+    if state is None:
+        state = attributes.setdefault("_stridedview_state", DispatcherState())
+    return <DispatcherState>state
+
+
+def dispatcher_state(dispatcher):
+    """Return the DispatcherState of a dispatcher."""
+    return state_of(dispatcher)
+
+
+def configured(dispatcher, args):
+    """Return the LaunchConfiguration for ``dispatcher[args]``, the same for equal args.
+
+    The table is exact in types, so that ``True`` and ``1.0`` are not taken for ``1``, and
+    bounded: the oldest configurations are forgotten first.
+    """
+    cdef DispatcherState state = state_of(dispatcher)
+    cdef object key
+    if state.last_key is args or (state.last_key == args and _same_types(state.last_key, args)):
+        return state.last_configuration
+    key = _typed_key(args)
+    configuration = state.configurations.get(key)
+    if configuration is None:
+        configuration = _configure_hook(dispatcher, args)
+        if len(state.configurations) >= CONFIGURATIONS_KEPT:
+            state.configurations.pop(next(iter(state.configurations)))
+        configuration = state.configurations.setdefault(key, configuration)
+    state.last_key = args
+    state.last_configuration = configuration
+    return configuration
+
+
+cdef bint _same_types(tuple one, tuple other) except -1:
+    cdef Py_ssize_t index
+    for index in range(len(one)):
+        if type(one[index]) is not type(other[index]):
+            return False
+        if type(one[index]) is tuple and not _same_types(one[index], other[index]):
+            return False
+    return True
+
+
+cdef object _typed_key(object value):
+    if type(value) is tuple or type(value) is list:
+        return tuple([_typed_key(item) for item in value])
+    return (type(value), value)
+
+
+# -- the fast call ------------------------------------------------------------------------
+
+cdef object _vectorcall(object callable, PyObject** args, size_t count_and_flag,
+                        PyObject* names):
+    cdef LaunchConfiguration configuration = <LaunchConfiguration>callable
+    cdef Py_ssize_t count = <Py_ssize_t>(count_and_flag & COUNT_MASK)
+    cdef Plan plan = configuration.plan
+    if names is not NULL and len(<tuple>names):
+        raise TypeError(f"kernels take no keyword arguments, got {sorted(<tuple>names)}")
+    if (
+        plan is not None and plan.argument_count == count
+        and _is_current(configuration, plan)
+        and _try(configuration, plan, args) == TRY_DONE
+    ):
+        return None
+    return launch(configuration, tuple([<object>args[index] for index in range(count)]))
+
+
+cdef inline bint _is_current(LaunchConfiguration configuration, Plan plan):
+    # The guards of a plan; each is a field or a length, so that a hit pays nothing.
+    return (
+        _enabled
+        and plan.is_valid
+        and configuration.plan_generation == configuration.state.generation
+        and len(configuration.callbacks) == 0
+        and len(plan.extensions) == 0
+    )
+
+
+cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) except -1:
+    cdef double aligned[512]        # INLINE_BUFFER bytes, aligned to 8
+    cdef char* buffer = <char*>aligned
+    if plan.size <= INLINE_BUFFER:
+        return _try_in(configuration, plan, args, buffer)
+    buffer = <char*>PyMem_Malloc(plan.size)
+    if buffer is NULL:
+        raise MemoryError()
+    try:
+        return _try_in(configuration, plan, args, buffer)
+    finally:
+        PyMem_Free(buffer)
+
+
+cdef int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
+                 char* buffer) except -1:
+    cdef Call call
+    cdef int index = 0
+    cdef int result
+    call.wait_count = 0
+    call.keep = NULL
+    try:
+        result = _pack(plan, args, buffer, &call, &index)
+    except BaseException as error:
+        _drop(&call)
+        raise named_error(configuration.dispatcher, index, error)
+    if result != 0:
+        _drop(&call)
+        return TRY_OTHER_SIGNATURE
+    if call.keep is NULL:
+        return _in_context(configuration, plan, buffer, &call, args)
+    try:
+        return _in_context(configuration, plan, buffer, &call, args)
+    finally:
+        _drop(&call)
+
+
+cdef int _pack(Plan plan, PyObject** args, char* buffer, Call* call, int* index) except -1:
+    # `index` tells the caller which argument raised.
+    cdef Slot* slot = plan.slots
+    cdef int result
+    while index[0] < plan.argument_count:
+        result = pack_argument(slot, args[index[0]], buffer, call)
+        if result != 0:
+            return result
+        slot += 1 + slot.following
+        index[0] += 1
+    return 0
+
+
+cdef void _drop(Call* call) noexcept:
+    if call.keep is not NULL:
+        Py_DECREF(<object>call.keep)
+        call.keep = NULL
+
+
+cdef int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
+                     Call* call, PyObject** args) except -1:
+    cdef unsigned long long current = 0
+    cdef void* popped
+    cdef int result
+    if driver.cuCtxGetId(NULL, &current) == CUDA_SUCCESS and current == plan.context_id:
+        return _queue(configuration, plan, buffer, call, args)
+    if plan.device < 0:
+        return TRY_OTHER_CONTEXT
+    # Another device is current, or none: launch where the arrays are, put it back.
+    if driver.cuCtxPushCurrent(plan.context) != CUDA_SUCCESS:
+        return TRY_OTHER_CONTEXT
+    try:
+        if driver.cuCtxGetId(NULL, &current) != CUDA_SUCCESS or current != plan.context_id:
+            return TRY_OTHER_CONTEXT
+        return _queue(configuration, plan, buffer, call, args)
+    finally:
+        driver.cuCtxPopCurrent(&popped)
+
+
+cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call* call,
+                PyObject** args) except -1:
+    cdef void* stream = configuration.stream_handle
+    cdef void* producer = NULL
+    cdef bint is_foreign = False
+    cdef int result
+    if not configuration.is_named:
+        stream = numba_default_stream()
+        if plan.lead != FAMILY_NONE and _follow_producers:
+            family_stream(plan.lead, plan.device, &stream)
+    if (configuration.is_named or plan.family_count > 1 or call.wait_count
+            or not _follow_producers):
+        is_foreign = _order(configuration, plan, call, stream, &producer)
+    result = _call_driver(configuration, plan, buffer, stream)
+    if result != CUDA_SUCCESS:
+        if _failed(configuration, plan, result) == TRY_OTHER_CONTEXT:
+            return TRY_OTHER_CONTEXT
+        result = _call_driver(configuration, plan, buffer, stream)
+        if result != CUDA_SUCCESS:
+            raise _error_hook(configuration, plan, result, True)
+    if is_foreign:
+        keep_until_done(
+            tuple([<object>args[index] for index in range(plan.argument_count)]),
+            stream, producer)
+    return TRY_DONE
+
+
+cdef bint _order(LaunchConfiguration configuration, Plan plan, Call* call, void* stream,
+                 void** producer) except -1:
+    """Put the launch behind its producers; return whether one works on another stream."""
+    cdef int index
+    cdef void* behind = NULL
+    cdef bint is_foreign = False
+    for index in range(plan.family_count):
+        if not family_stream(plan.families[index], plan.device, &behind):
+            continue
+        if not same_stream(behind, stream):
+            order_behind(stream, behind)
+            producer[0] = behind
+            is_foreign = True
+    for index in range(call.wait_count):
+        if not same_stream(<void*>call.waits[index], stream):
+            order_behind(stream, <void*>call.waits[index])
+            producer[0] = <void*>call.waits[index]
+            is_foreign = True
+    return is_foreign
+
+
+cdef int _call_driver(LaunchConfiguration configuration, Plan plan, char* buffer,
+                      void* stream) except -1:
+    cdef size_t size = plan.size
+    cdef void* extra[5]
+    cdef void** packed = NULL
+    cdef unsigned int* grid = configuration.grid
+    cdef unsigned int* block = configuration.block
+    cdef int result
+    if size:
+        extra[0] = <void*><uintptr_t>CU_LAUNCH_PARAM_BUFFER_POINTER
+        extra[1] = buffer
+        extra[2] = <void*><uintptr_t>CU_LAUNCH_PARAM_BUFFER_SIZE
+        extra[3] = &size
+        extra[4] = <void*><uintptr_t>CU_LAUNCH_PARAM_END
+        packed = extra
+    if plan.cooperative:
+        return _call_cooperative(configuration, plan, packed, stream)
+    # A full queue blocks in the driver, and a host callback that needs the GIL would then
+    # never let it drain. The configuration and the plan are held by the caller.
+    with nogil:
+        result = driver.cuLaunchKernel(
+            plan.function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+            configuration.shared, stream, NULL, packed)
+    return result
+
+
+cdef int _call_cooperative(LaunchConfiguration configuration, Plan plan, void** packed,
+                           void* stream) except -1:
+    cdef LaunchAttribute attribute
+    cdef LaunchConfig config
+    cdef int axis
+    cdef int result
+    memset(&attribute, 0, sizeof(attribute))
+    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    (<int*>attribute.value)[0] = 1
+    for axis in range(3):
+        config.grid[axis] = configuration.grid[axis]
+        config.block[axis] = configuration.block[axis]
+    config.shared = configuration.shared
+    config.stream = stream
+    config.attributes = &attribute
+    config.attribute_count = 1
+    with nogil:
+        result = driver.cuLaunchKernelEx(&config, plan.function, NULL, packed)
+    return result
+
+
+cdef int _failed(LaunchConfiguration configuration, Plan plan, int result) except -1:
+    # A plan whose context was reset under it: drop it and take the slow way once.
+    if result in (
+        CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    ):
+        plan.is_valid = False
+        return TRY_OTHER_CONTEXT
+    # Asked once whether it can be mended (more shared memory than the default allows).
+    error = _error_hook(configuration, plan, result, False)
+    if error is not None:
+        raise error
+    return TRY_DONE
+
+
+# -- the slow way -------------------------------------------------------------------------
+
+cdef object launch(LaunchConfiguration configuration, tuple args):
+    """Launch with a plan looked up or made anew, or through Numba's own code."""
+    cdef Words words
+    cdef Plan plan
+    cdef bytes raw = None
+    if not _enabled:
+        return _unpatched_hook(configuration, args)
+    read_words(configuration.dispatcher, args, &words)
+    if words.planned and len(configuration.callbacks) == 0:
+        raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
+        plan = _find(configuration, raw)
+        if plan is not None and _try_plan(configuration, plan, args):
+            return None
+    plan = _miss(configuration, args, raw, words.device)
+    if plan is None:
+        return None
+    if not _try_plan(configuration, plan, args):
+        raise RuntimeError(
+            "the launch does not match the plan that was just made for it: an argument "
+            "changed during the launch")
+    return None
+
+
+cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
+    cdef int index = 0
+    words.count = 0
+    words.device = -1
+    words.device_argument = 0
+    words.planned = True
+    for argument in args:
+        try:
+            append_words(<PyObject*>argument, index, words)
+        except Exception as error:
+            raise named_error(dispatcher, index, error) from error
+        index += 1
+    return 0
+
+
+def signature_words(dispatcher, args):
+    """Return (words as bytes, or None if no plan can take them; device or -1)."""
+    cdef Words words
+    read_words(dispatcher, args, &words)
+    if not words.planned:
+        return None, words.device
+    raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
+    return raw, words.device
+
+
+cdef object _key(LaunchConfiguration configuration, bytes raw, unsigned long long context_id):
+    # Overloads of a kernel that is sensitive to its configuration differ by it.
+    if configuration.state.is_config_sensitive:
+        return (raw, context_id, configuration._griddim, configuration._blockdim,
+                configuration._sharedmem)
+    return (raw, context_id)
+
+
+cdef Plan _find(LaunchConfiguration configuration, bytes raw):
+    cdef unsigned long long current = 0
+    if driver.cuCtxGetId is NULL or driver.cuCtxGetId(NULL, &current) != CUDA_SUCCESS:
+        current = 0
+    plan = configuration.state.plans.get(_key(configuration, raw, current))
+    if plan is None or not (<Plan>plan).is_valid:
+        return None
+    return <Plan>plan
+
+
+cdef bint _try_plan(LaunchConfiguration configuration, Plan plan, tuple args) except -1:
+    cdef PyObject* inline_args[64]
+    cdef PyObject** vector = inline_args
+    cdef Py_ssize_t index
+    cdef Py_ssize_t count = len(args)
+    if plan.argument_count != count or len(plan.extensions):
+        return False
+    if count > 64:
+        vector = <PyObject**>PyMem_Malloc(count * sizeof(PyObject*))
+        if vector is NULL:
+            raise MemoryError()
+    try:
+        for index in range(count):
+            vector[index] = <PyObject*>args[index]
+        if _try(configuration, plan, vector) != TRY_DONE:
+            return False
+    finally:
+        if count > 64:
+            PyMem_Free(vector)
+    configuration.plan = plan
+    configuration.plan_generation = configuration.state.generation
+    return True
+
+
+def remember(LaunchConfiguration configuration, Plan plan):
+    """File a plan under its words, its context, and where it matters its configuration."""
+    cdef dict plans = configuration.state.plans
+    if len(plans) >= PLANS_KEPT:
+        plans.clear()
+    plans[_key(configuration, plan.words, plan.context_id)] = plan
+
+
+def forget_plan(LaunchConfiguration configuration):
+    """Forget the last plan of a configuration."""
+    configuration.plan = None
+
+
+def named_error(dispatcher, int index, error):
+    """Return an error that names the argument, of the same type as ``error``.
+
+    Only errors about the argument's value are renamed; others are returned as they are.
+    """
+    if type(error) not in (TypeError, ValueError, BufferError, OverflowError):
+        return error
+    names = getattr(getattr(dispatcher, "__code__", None), "co_varnames", ())
+    name = f" '{names[index]}'" if index < len(names) else ""
+    renamed = type(error)(f"argument {index + 1}{name}: {error}")
+    renamed.__cause__ = error.__cause__
+    return renamed
+
+
+# -- hooks --------------------------------------------------------------------------------
+
+# What stands above this module: Numba's side of the launch. See numba_cuda.
+cdef object _miss = None            # (configuration, args, words or None, device) -> Plan or None
+cdef object _configure_hook = None  # (dispatcher, args) -> LaunchConfiguration
+cdef object _core_stream = None     # stream as given -> cuda.core Stream
+cdef object _unpatched_hook = None  # (configuration, args): launch through Numba's code
+cdef object _error_hook = None      # (configuration, plan, code, final) -> error, None to retry
+cdef object _swap_args = None       # launch arguments of this thread -> the previous ones
+cdef object _current_args = None
+
+
+def install(*, miss, configure, core_stream, unpatched, error, swap_args, current_args):
+    """Install Numba's side of the launch; see the variables above for each hook."""
+    global _miss, _configure_hook, _core_stream, _unpatched_hook, _error_hook
+    global _swap_args, _current_args
+    _miss = miss
+    _configure_hook = configure
+    _core_stream = core_stream
+    _unpatched_hook = unpatched
+    _error_hook = error
+    _swap_args = swap_args
+    _current_args = current_args
+
+
+def set_enabled(bint value, *, bint follow_producers=True):
+    """Switch the launch path; a configuration made before falls to Numba's code when off."""
+    global _enabled, _follow_producers
+    _enabled = value
+    _follow_producers = follow_producers
+
+
+cdef int _give_vectorcall() except -1:
+    # Cython gives an extension type a tp_call only; a vectorcall saves the tuple.
+    cdef LaunchConfiguration sample = LaunchConfiguration.__new__(LaunchConfiguration)
+    cdef RawType* raw = <RawType*>LaunchConfiguration
+    raw.tp_vectorcall_offset = <char*>&sample.vectorcall - <char*><PyObject*>sample
+    raw.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL
+    PyType_Modified(<PyTypeObject*>LaunchConfiguration)
+    return 0
+
+
+_give_vectorcall()

@@ -1,0 +1,91 @@
+# Arguments into parameter words: the C face. See _pack.pyx.
+
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from stridedview._source cimport Source
+
+
+cdef enum:
+    # What an argument is; the low byte of its signature word. Kinds above the array
+    # routes of _ingest, so that one number tells route and kind.
+    KIND_OTHER = 0              # Numba's own code takes it
+    KIND_ARRAY = 1
+    KIND_HOST = 2               # an array in host memory: never in a plan
+    KIND_INT = 32
+    KIND_UINT64 = 33            # an int of 2**63 to 2**64 - 1
+    KIND_FLOAT = 34
+    KIND_BOOL = 35
+    KIND_COMPLEX = 36
+    KIND_SCALAR = 37            # a NumPy scalar
+    KIND_TUPLE = 38
+    KIND_ENUM = 39
+
+    # How a value is written, by the kernel's formal type.
+    SET_NONE = 0
+    SET_ARRAY = 1
+    SET_TUPLE = 2               # the slots after it are its items
+    SET_BOOL = 3
+    SET_INT8 = 4
+    SET_INT16 = 5
+    SET_INT32 = 6
+    SET_INT64 = 7
+    SET_UINT8 = 8
+    SET_UINT16 = 9
+    SET_UINT32 = 10
+    SET_UINT64 = 11
+    SET_FLOAT16 = 12
+    SET_FLOAT32 = 13
+    SET_FLOAT64 = 14
+    SET_COMPLEX64 = 15
+    SET_COMPLEX128 = 16
+    SET_POINTER = 17
+    SET_TIME = 18               # datetime64 and timedelta64: their int64
+
+    # Where a word has what; see word_of_array.
+    WORD_DTYPE = 8
+    WORD_NDIM = 24
+    WORD_LETTER = 32
+    WORD_READONLY = 34
+    WORD_FAMILY = 36
+    WORD_DEVICE_TYPE = 44
+    WORD_DEVICE = 48
+
+    LETTER_C = 0
+    LETTER_F = 1
+    LETTER_A = 2
+
+    WAITS = 16                  # distinct streams that one launch can wait for
+    WORDS_KEPT = 1024           # flattened arguments of a launch that can be planned
+    MISMATCH = 1
+
+
+cdef struct Slot:
+    PyTypeObject* type          # as last seen; the plan holds a reference
+    uint64_t word
+    uint32_t offset             # in the parameter buffer, bytes
+    uint16_t kind               # an array route of _ingest, or a KIND
+    uint16_t setter
+    int32_t following           # slots of a tuple's items, nested ones included
+
+
+cdef struct Call:
+    # What one launch learns while its arguments are packed.
+    int wait_count
+    intptr_t waits[16]          # streams that single arrays name
+    PyObject* keep              # list of what must live until the launch is queued, or NULL
+
+
+cdef struct Words:
+    int count
+    int device                  # of the arrays, or -1
+    int device_argument         # index of the argument that named it
+    bint planned                # False once an argument is none that a plan can take
+    uint64_t word[1024]
+
+
+# Write one argument at its slot. Returns 0, MISMATCH if it is of another signature, or -1.
+cdef int pack_argument(Slot* slot, PyObject* argument, char* buffer, Call* call) except -1
+# Append the signature words of one argument.
+cdef int append_words(PyObject* argument, int index, Words* words) except -1
+cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1

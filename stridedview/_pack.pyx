@@ -1,0 +1,533 @@
+"""Arguments into parameter words.
+
+Owns the signature word of an argument (what a plan is looked up by), the setters that
+write a value as the kernel's formal type wants it, and the block of words of an array:
+meminfo and parent (0), size, itemsize, pointer, shape, strides in bytes. It knows nothing
+of kernels: ``_launch`` gives it slots with offsets.
+"""
+
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
+from cpython.list cimport PyList_New
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport (
+    int16_t, int32_t, int64_t, int8_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t,
+    uintptr_t,
+)
+
+from stridedview._dlpack cimport kDLCPU, kDLCUDA
+from stridedview._dtype cimport DTYPE_NONE, dtype_by_id, dtype_facts, dtype_from_numpy
+from stridedview._ingest cimport (
+    ROUTE_HOST, ROUTE_NONE, ROUTE_REFUSED, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
+)
+from stridedview._source cimport Source
+from stridedview._view cimport NO_STREAM
+
+import enum
+import struct
+import threading
+
+import numpy as np
+
+cdef extern from "Python.h":
+    PyTypeObject* Py_TYPE(PyObject*)
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+    unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
+    double PyComplex_RealAsDouble(object) except? -1.0
+    double PyComplex_ImagAsDouble(object) except? -1.0
+    PyTypeObject PyLong_Type
+    PyTypeObject PyFloat_Type
+    PyTypeObject PyBool_Type
+    PyTypeObject PyComplex_Type
+    PyTypeObject PyTuple_Type
+
+cdef enum:
+    # No allocation lies in the first page; see _source.
+    FIRST_PAGE = 4096
+    TYPES_KEPT = 4096
+
+cdef dict _kinds = {}           # type -> kind, for the types that are not asked by pointer
+cdef dict _type_ids = {}        # named tuple or enum class -> id in a word
+cdef object _lock = threading.Lock()
+
+
+cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1:
+    if type_ is &PyLong_Type:
+        return KIND_INT
+    if type_ is &PyFloat_Type:
+        return KIND_FLOAT
+    if type_ is &PyBool_Type:
+        return KIND_BOOL
+    if type_ is &PyTuple_Type:
+        return KIND_TUPLE
+    if type_ is &PyComplex_Type:
+        return KIND_COMPLEX
+    found = _kinds.get(<object>type_)
+    if found is not None:
+        return found
+    return _classify(type_, sample)
+
+
+cdef int _classify(PyTypeObject* type_, PyObject* sample) except -1:
+    cdef int kind = _scalar_kind(<object>type_)
+    if kind == KIND_OTHER:
+        kind = route_of(type_, sample)
+        if kind == ROUTE_NONE:
+            return KIND_OTHER       # a torch that is imported later must be seen
+    if len(_kinds) >= TYPES_KEPT:
+        _kinds.clear()
+    _kinds[<object>type_] = kind
+    return kind
+
+
+cdef int _scalar_kind(object type_) except -1:
+    # An enum before int, a NumPy scalar before float: they are subclasses.
+    if issubclass(type_, enum.Enum):
+        return KIND_ENUM
+    if issubclass(type_, np.generic):
+        return KIND_OTHER if issubclass(type_, np.void) else KIND_SCALAR
+    for base, kind in (
+        (tuple, KIND_TUPLE), (bool, KIND_BOOL), (int, KIND_INT), (float, KIND_FLOAT),
+        (complex, KIND_COMPLEX),
+    ):
+        if issubclass(type_, base) and not hasattr(type_, "__cuda_array_interface__"):
+            return kind
+    return KIND_OTHER
+
+
+# -- arrays -------------------------------------------------------------------------------
+
+cdef inline uint64_t word_of_array(Source* source, int letter) noexcept nogil:
+    return (
+        <uint64_t>KIND_ARRAY
+        | <uint64_t>source.dtype << WORD_DTYPE
+        | <uint64_t>source.ndim << WORD_NDIM
+        | <uint64_t>letter << WORD_LETTER
+        | <uint64_t>source.is_readonly << WORD_READONLY
+        | <uint64_t>source.family << WORD_FAMILY
+        | <uint64_t>source.device_type << WORD_DEVICE_TYPE
+        | <uint64_t>(source.device_id & 0xffff) << WORD_DEVICE
+    )
+
+
+cdef inline bint _is_f_contiguous(const int64_t* shape, const uint64_t* strides, int ndim,
+                                  int64_t itemsize) noexcept nogil:
+    cdef int64_t expected = itemsize
+    cdef int axis
+    for axis in range(ndim):
+        if shape[axis] != 1 and <int64_t>strides[axis] != expected:
+            return False
+        expected *= shape[axis]
+    return True
+
+
+cdef uint64_t write_array(uint64_t* words, Source* source) noexcept nogil:
+    """Write an array's block of words and return its signature word.
+
+    The block has 5 + 2 * ndim words. C-contiguous by NumPy's rule: axes of extent 1 do
+    not count, and an empty array is contiguous.
+    """
+    cdef int ndim = source.ndim
+    cdef int64_t itemsize = dtype_facts[source.dtype].itemsize
+    cdef int64_t unit = source.unit
+    cdef int64_t running = itemsize
+    cdef int64_t size = 1
+    cdef int64_t extent, stride
+    cdef uint64_t* strides = words + 5 + ndim
+    cdef bint is_c = True
+    cdef int axis = ndim - 1
+    while axis >= 0:
+        extent = source.shape[axis]
+        stride = running if source.strides is NULL else source.strides[axis] * unit
+        words[5 + axis] = <uint64_t>extent
+        strides[axis] = <uint64_t>stride
+        if stride != running and extent != 1:
+            is_c = False
+        running *= extent
+        size *= extent
+        axis -= 1
+    words[0] = 0
+    words[1] = 0
+    words[2] = <uint64_t>size
+    words[3] = <uint64_t>itemsize
+    # An empty array has no address, whatever its producer says.
+    words[4] = <uint64_t><uintptr_t>source.data if size else 0
+    if is_c or size == 0:
+        return word_of_array(source, LETTER_C)
+    if _is_f_contiguous(source.shape, strides, ndim, itemsize):
+        return word_of_array(source, LETTER_F)
+    return word_of_array(source, LETTER_A)
+
+
+cdef inline int check_memory(const uint64_t* words, const Source* source) except -1:
+    # torch's tensors come here unchecked; the others were checked by their route.
+    cdef uint64_t alignment = <uint64_t>dtype_facts[source.dtype].alignment
+    if words[2] and (words[4] < FIRST_PAGE or words[4] & (alignment - 1)):
+        return _refuse_pointer(words[4], source.dtype)
+    return 0
+
+
+cdef int _refuse_pointer(uint64_t address, int dtype) except -1:
+    if address < FIRST_PAGE:
+        raise BufferError(
+            f"its pointer is {address:#x}: the memory was freed or never allocated")
+    raise BufferError(
+        f"its pointer {address:#x} is not aligned to the {dtype_facts[dtype].alignment} "
+        f"bytes of {dtype_by_id(dtype).name}; pass a copy (x.clone())")
+
+
+cdef int _note_stream(Call* call, intptr_t stream) except -1:
+    cdef int index
+    for index in range(call.wait_count):
+        if call.waits[index] == stream:
+            return 0
+    if call.wait_count == WAITS:
+        raise ValueError(f"the arguments name more than {WAITS} streams")
+    call.waits[call.wait_count] = stream
+    call.wait_count += 1
+    return 0
+
+
+cdef int _note_keep(Call* call, PyObject* keep) except -1:
+    if call.keep is NULL:
+        holder = PyList_New(0)
+        Py_INCREF(holder)
+        call.keep = <PyObject*>holder
+    (<list>call.keep).append(<object>keep)
+    return 0
+
+
+cdef int _pack_array(Slot* slot, int route, PyObject* argument, char* buffer,
+                     Call* call) except -1:
+    cdef Source source
+    cdef uint64_t word
+    cdef uint64_t* words = <uint64_t*>(buffer + slot.offset)
+    import_source(route, argument, &source)
+    if source.keep is not NULL:
+        try:
+            _note_keep(call, source.keep)
+        finally:
+            Py_DECREF(<object>source.keep)
+    if source.ndim != <int>(slot.word >> WORD_NDIM & 0xff) or source.device_type == kDLCPU:
+        return MISMATCH
+    word = write_array(words, &source)
+    if word != slot.word:
+        return MISMATCH
+    check_memory(words, &source)
+    if source.stream != NO_STREAM:
+        _note_stream(call, source.stream)
+    return 0
+
+
+# -- scalars ------------------------------------------------------------------------------
+
+cdef int pack_argument(Slot* slot, PyObject* argument, char* buffer, Call* call) except -1:
+    cdef PyTypeObject* type_ = Py_TYPE(argument)
+    cdef int kind = slot.kind if type_ is slot.type else kind_of(type_, argument)
+    if kind < KIND_INT:
+        if slot.setter != SET_ARRAY or kind <= ROUTE_NONE or kind == ROUTE_HOST:
+            return MISMATCH
+        return _pack_array(slot, kind, argument, buffer, call)
+    if kind == KIND_TUPLE:
+        return _pack_tuple(slot, argument, buffer, call)
+    if slot.setter <= SET_TUPLE:
+        return MISMATCH
+    return _pack_scalar(slot, kind, <object>argument, buffer + slot.offset)
+
+
+cdef int _pack_tuple(Slot* slot, PyObject* argument, char* buffer, Call* call) except -1:
+    cdef Slot* item = slot + 1
+    cdef Py_ssize_t index
+    cdef int result
+    if slot.setter != SET_TUPLE or _word_of_tuple(<object>argument) != slot.word:
+        return MISMATCH
+    for index in range(PyTuple_GET_SIZE(<object>argument)):
+        result = pack_argument(
+            item, <PyObject*>PyTuple_GET_ITEM(<object>argument, index), buffer, call)
+        if result != 0:
+            return result
+        item += 1 + item.following
+    return 0
+
+
+cdef int _pack_scalar(Slot* slot, int kind, object value, char* destination) except -1:
+    cdef int overflow = 0
+    cdef long long integer
+    if kind == KIND_INT:
+        integer = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow:
+            if slot.word != KIND_UINT64:
+                return MISMATCH
+            return _store_uint64(slot.setter, value, destination)
+        if slot.word != KIND_INT:
+            return MISMATCH
+        return _store_int(slot.setter, integer, destination)
+    if kind == KIND_FLOAT:
+        if slot.word != KIND_FLOAT:
+            return MISMATCH
+        return _store_float(slot.setter, PyFloat_AS_DOUBLE(value), destination)
+    if _word_of_scalar(kind, value) != slot.word:
+        return MISMATCH
+    return _store_other(slot.setter, kind, value, destination)
+
+
+cdef int _store_other(int setter, int kind, object value, char* destination) except -1:
+    if kind == KIND_BOOL:
+        return _store_int(setter, value is True, destination)
+    if kind == KIND_COMPLEX:
+        return _store_complex(setter, value, destination)
+    if kind == KIND_ENUM:
+        return _store_python(setter, value.value, destination)
+    return _store_python(setter, _python_value(value), destination)
+
+
+cdef object _python_value(object scalar):
+    # A NumPy scalar as the Python number of its kind; times as their int64.
+    if scalar.dtype.kind in "mM":
+        return int(scalar.view(np.int64))
+    return scalar.item()
+
+
+cdef int _store_python(int setter, object value, char* destination) except -1:
+    cdef int overflow = 0
+    cdef long long integer
+    if isinstance(value, np.generic):
+        value = _python_value(value)
+    if isinstance(value, int):
+        integer = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow:
+            return _store_uint64(setter, value, destination)
+        return _store_int(setter, integer, destination)
+    if isinstance(value, float):
+        return _store_float(setter, value, destination)
+    if isinstance(value, complex):
+        return _store_complex(setter, value, destination)
+    raise TypeError(f"a {type(value).__qualname__} cannot be packed as a scalar")
+
+
+cdef int _does_not_fit(object value, str name) except -1:
+    raise OverflowError(f"{value} does not fit the kernel's formal type {name}")
+
+
+cdef int _store_int(int setter, long long value, char* destination) except -1:
+    if setter == SET_INT64:
+        (<int64_t*>destination)[0] = value
+    elif setter == SET_INT32:
+        if value != <int32_t>value:
+            return _does_not_fit(value, "int32")
+        (<int32_t*>destination)[0] = <int32_t>value
+    elif setter == SET_FLOAT64:
+        (<double*>destination)[0] = <double>value
+    elif setter == SET_FLOAT32:
+        (<float*>destination)[0] = <float>value
+    elif setter == SET_BOOL:
+        destination[0] = value != 0
+    else:
+        return _store_narrow(setter, value, destination)
+    return 0
+
+
+cdef int _store_narrow(int setter, long long value, char* destination) except -1:
+    if setter == SET_UINT64 or setter == SET_POINTER:
+        if value < 0:
+            return _does_not_fit(value, "uint64" if setter == SET_UINT64 else "pointer")
+        (<uint64_t*>destination)[0] = <uint64_t>value
+    elif setter == SET_UINT32:
+        if value != <uint32_t>value:
+            return _does_not_fit(value, "uint32")
+        (<uint32_t*>destination)[0] = <uint32_t>value
+    elif setter == SET_INT16:
+        if value != <int16_t>value:
+            return _does_not_fit(value, "int16")
+        (<int16_t*>destination)[0] = <int16_t>value
+    elif setter == SET_UINT16:
+        if value != <uint16_t>value:
+            return _does_not_fit(value, "uint16")
+        (<uint16_t*>destination)[0] = <uint16_t>value
+    elif setter == SET_INT8:
+        if value != <int8_t>value:
+            return _does_not_fit(value, "int8")
+        (<int8_t*>destination)[0] = <int8_t>value
+    elif setter == SET_UINT8:
+        if value != <uint8_t>value:
+            return _does_not_fit(value, "uint8")
+        (<uint8_t*>destination)[0] = <uint8_t>value
+    elif setter == SET_TIME:
+        (<int64_t*>destination)[0] = value
+    elif setter == SET_FLOAT16:
+        return _store_half(<double>value, destination)
+    else:
+        return _store_complex(setter, <double>value, destination)
+    return 0
+
+
+cdef int _store_uint64(int setter, object value, char* destination) except -1:
+    cdef unsigned long long integer
+    if value < 0 or value >= 1 << 64:
+        raise OverflowError(
+            f"{value} does not fit 64 bits; a kernel takes integers from -2**63 to 2**64 - 1")
+    integer = PyLong_AsUnsignedLongLong(value)
+    if setter == SET_UINT64 or setter == SET_POINTER:
+        (<uint64_t*>destination)[0] = integer
+    elif setter == SET_FLOAT64 or setter == SET_FLOAT32 or setter == SET_FLOAT16:
+        return _store_float(setter, <double>integer, destination)
+    elif setter == SET_BOOL:
+        destination[0] = 1
+    elif setter == SET_COMPLEX64 or setter == SET_COMPLEX128:
+        return _store_complex(setter, <double>integer, destination)
+    else:
+        return _does_not_fit(value, _setter_name(setter))
+    return 0
+
+
+cdef int _store_float(int setter, double value, char* destination) except -1:
+    if setter == SET_FLOAT64:
+        (<double*>destination)[0] = value
+    elif setter == SET_FLOAT32:
+        (<float*>destination)[0] = <float>value
+    elif setter == SET_FLOAT16:
+        return _store_half(value, destination)
+    elif setter == SET_BOOL:
+        destination[0] = value != 0.0
+    elif setter == SET_COMPLEX64 or setter == SET_COMPLEX128:
+        return _store_complex(setter, value, destination)
+    else:
+        raise TypeError(
+            f"a float cannot be passed as the kernel's formal type {_setter_name(setter)}; "
+            "pass int(x)")
+    return 0
+
+
+cdef int _store_half(double value, char* destination) except -1:
+    # NumPy rounds to nearest even and overflows to infinity, as Numba packs it.
+    (<uint16_t*>destination)[0] = <uint16_t>int(np.float16(value).view(np.uint16))
+    return 0
+
+
+cdef int _store_complex(int setter, object value, char* destination) except -1:
+    cdef double real = PyComplex_RealAsDouble(value)
+    cdef double imag = PyComplex_ImagAsDouble(value)
+    if setter == SET_COMPLEX128:
+        (<double*>destination)[0] = real
+        (<double*>destination)[1] = imag
+    elif setter == SET_COMPLEX64:
+        (<float*>destination)[0] = <float>real
+        (<float*>destination)[1] = <float>imag
+    elif setter == SET_BOOL:
+        destination[0] = real != 0.0 or imag != 0.0
+    else:
+        raise TypeError(
+            f"a complex number cannot be passed as the kernel's formal type "
+            f"{_setter_name(setter)}; pass x.real")
+    return 0
+
+
+cdef str _setter_name(int setter):
+    return {
+        SET_BOOL: "boolean", SET_INT8: "int8", SET_INT16: "int16", SET_INT32: "int32",
+        SET_INT64: "int64", SET_UINT8: "uint8", SET_UINT16: "uint16", SET_UINT32: "uint32",
+        SET_UINT64: "uint64", SET_FLOAT16: "float16", SET_FLOAT32: "float32",
+        SET_FLOAT64: "float64", SET_COMPLEX64: "complex64", SET_COMPLEX128: "complex128",
+        SET_POINTER: "pointer", SET_TIME: "datetime64 or timedelta64",
+    }.get(setter, "array")
+
+
+# -- signature words ----------------------------------------------------------------------
+
+cdef int _type_id(object type_) except -1:
+    """Return a small number for a named tuple or enum class, 0 if there are too many."""
+    found = _type_ids.get(type_)
+    if found is not None:
+        return found
+    with _lock:
+        if len(_type_ids) >= 60_000:
+            return 0
+        return _type_ids.setdefault(type_, len(_type_ids) + 1)
+
+
+cdef uint64_t _word_of_tuple(object value) except? 0:
+    cdef uint64_t id = 0
+    if type(value) is not tuple:
+        id = _type_id(type(value))
+    return (<uint64_t>KIND_TUPLE | id << WORD_DTYPE
+            | <uint64_t>(PyTuple_GET_SIZE(value) & 0xffffffff) << WORD_LETTER)
+
+
+cdef uint64_t _word_of_scalar(int kind, object value) except? 0:
+    cdef int overflow = 0
+    if kind == KIND_INT:
+        PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow and (value < 0 or value >= 1 << 64):
+            raise OverflowError(
+                f"{value} does not fit 64 bits; a kernel takes integers from -2**63 to "
+                "2**64 - 1")
+        return KIND_UINT64 if overflow else KIND_INT
+    if kind == KIND_SCALAR:
+        return <uint64_t>KIND_SCALAR | <uint64_t>dtype_from_numpy(value.dtype) << WORD_DTYPE
+    if kind == KIND_ENUM:
+        return <uint64_t>KIND_ENUM | <uint64_t>_type_id(type(value)) << WORD_DTYPE
+    return <uint64_t>kind
+
+
+cdef int append_words(PyObject* argument, int index, Words* words) except -1:
+    cdef int kind = kind_of(Py_TYPE(argument), argument)
+    cdef uint64_t word
+    if words.count == WORDS_KEPT:
+        words.planned = False
+        return 0
+    if kind == KIND_TUPLE:
+        return _append_tuple(argument, index, words)
+    if kind == KIND_OTHER or kind == ROUTE_HOST:
+        words.planned = False
+        word = KIND_OTHER
+    elif kind < KIND_INT:
+        word = _word_of_import(kind, argument, index, words)
+    else:
+        word = _word_of_scalar(kind, <object>argument)
+    words.word[words.count] = word
+    words.count += 1
+    return 0
+
+
+cdef int _append_tuple(PyObject* argument, int index, Words* words) except -1:
+    cdef Py_ssize_t item
+    if type(<object>argument) is not tuple and _type_id(type(<object>argument)) == 0:
+        words.planned = False
+    words.word[words.count] = _word_of_tuple(<object>argument)
+    words.count += 1
+    for item in range(PyTuple_GET_SIZE(<object>argument)):
+        append_words(<PyObject*>PyTuple_GET_ITEM(<object>argument, item), index, words)
+    return 0
+
+
+cdef uint64_t _word_of_import(int route, PyObject* argument, int index,
+                              Words* words) except? 0:
+    cdef Source source
+    cdef uint64_t block[133]        # 5 + 2 * MAX_NDIM
+    cdef uint64_t word
+    import_source(route, argument, &source)
+    if source.keep is not NULL:
+        Py_DECREF(<object>source.keep)
+    if source.device_type == kDLCPU:
+        words.planned = False
+        return KIND_HOST
+    if not dtype_facts[source.dtype].kernel:
+        entry = dtype_by_id(source.dtype)
+        raise TypeError(f"a kernel cannot take dtype {entry.name}; {entry.advice}")
+    word = write_array(block, &source)
+    check_memory(block, &source)
+    if source.device_type == kDLCUDA:
+        _note_device(&source, index, words)
+    return word
+
+
+cdef int _note_device(Source* source, int index, Words* words) except -1:
+    if words.device < 0:
+        words.device = source.device_id
+        words.device_argument = index
+    elif words.device != source.device_id:
+        raise ValueError(
+            f"it is on device {source.device_id} but argument {words.device_argument + 1} is "
+            f"on device {words.device}; a launch takes arrays of one device")
+    return 0

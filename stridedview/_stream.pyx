@@ -1,0 +1,315 @@
+"""Which stream, and the ordering between two.
+
+Owns the reading of stream objects, the current stream of each family of producers, the
+events that put one stream behind another, and the queue that keeps arrays alive until a
+launch on a foreign stream has used them. Nothing here waits on the host.
+
+Through our legacy-flavoured entry points 0 and 1 are both the legacy default stream and 2
+is the per-thread one. What Numba calls 0 is the per-thread stream if cuda-python was told
+so by ``CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM``; torch's 0 is always the legacy one.
+"""
+
+from libc.stdint cimport int32_t, intptr_t, uint64_t, uintptr_t
+
+from stridedview._driver cimport (
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY,
+    CUDA_SUCCESS, check, driver, require_driver,
+)
+from stridedview._exchange cimport exchange_stream
+from stridedview._torch cimport torch_stream
+from stridedview._view cimport (
+    FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NUMBA, FAMILY_TORCH, NO_STREAM, StridedView,
+)
+
+import os
+import sys
+from collections import deque
+
+from stridedview import _ingest
+
+cdef enum:
+    CAPTURE_ACTIVE = 1          # CU_STREAM_CAPTURE_STATUS_ACTIVE
+    EVENTS_MADE_AHEAD = 8       # per context, so that a capture finds some
+    OWNERS_KEPT = 1024          # launches whose arguments are kept at a time
+
+cdef bint _per_thread = (
+    os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0") not in ("", "0"))
+
+# context id -> list of idle event handles (ints). An event is taken out while in use, so
+# that two threads that queue at once never share one.
+cdef dict _idle_events = {}
+
+# (owner, event, context id), oldest first.
+_kept = deque()
+
+
+cdef void* numba_default_stream() noexcept nogil:
+    return <void*><uintptr_t>STREAM_PER_THREAD if _per_thread else NULL
+
+
+cdef bint family_stream(int family, int32_t device_id, void** stream) except -1:
+    if family == FAMILY_TORCH:
+        torch_stream(device_id, stream)
+    elif family == FAMILY_CUPY:
+        stream[0] = _cupy_stream(device_id)
+    elif family == FAMILY_NUMBA:
+        stream[0] = numba_default_stream()
+    elif family >= FAMILY_EXCHANGE:
+        exchange_stream(family, device_id, stream)
+    else:
+        return False
+    return True
+
+
+cdef void* _cupy_stream(int32_t device_id) except? NULL:
+    cupy = sys.modules["cupy"]
+    return <void*><uintptr_t>cupy.cuda.get_current_stream(device_id).ptr
+
+
+cdef bint is_capturing(void* stream) noexcept nogil:
+    cdef unsigned long long ignored
+    return _capture_id(stream, &ignored)
+
+
+cdef bint _capture_id(void* stream, unsigned long long* capture_id) noexcept nogil:
+    # The legacy stream cannot be captured; asking while another stream captures is an
+    # error of its own, which means no here.
+    cdef int status = 0
+    capture_id[0] = 0
+    if driver.cuStreamGetCaptureInfo(
+        stream, &status, capture_id, NULL, NULL, NULL, NULL
+    ) != CUDA_SUCCESS:
+        return False
+    return status == CAPTURE_ACTIVE
+
+
+cdef int order_behind(void* target, void* behind) except -1:
+    cdef unsigned long long target_capture, behind_capture
+    cdef void* event
+    if same_stream(target, behind):
+        return 0
+    require_driver()
+    _capture_id(target, &target_capture)
+    _capture_id(behind, &behind_capture)
+    if target_capture != behind_capture:
+        # A wait across a capture's border would spoil the capture, or pull an outsider
+        # into it; within one capture, or outside any, it is an ordinary wait.
+        return 0
+    event = _take_event()
+    try:
+        _record_and_wait(event, behind, target)
+    finally:
+        # A wait holds the event's state at the time of the call, so that the event can
+        # be recorded anew at once.
+        _give_event(event)
+    return 0
+
+
+cdef int _record_and_wait(void* event, void* behind, void* target) except -1:
+    cdef int result
+    with nogil:     # a full queue blocks in the driver
+        result = driver.cuEventRecord(event, behind)
+    check(result, "cuEventRecord")
+    with nogil:
+        result = driver.cuStreamWaitEvent(target, event, 0)
+    return check(result, "cuStreamWaitEvent")
+
+
+cdef unsigned long long _context_id() except? 0:
+    cdef unsigned long long context_id = 0
+    check(driver.cuCtxGetId(NULL, &context_id), "cuCtxGetId")
+    return context_id
+
+
+cdef void* _take_event() except NULL:
+    cdef list idle = _idle_events.setdefault(_context_id(), [])
+    try:
+        return <void*><uintptr_t>idle.pop()
+    except IndexError:
+        return _make_event()
+
+
+cdef void* _make_event() except NULL:
+    cdef void* event = NULL
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    # Making an event while any thread captures in global mode would spoil that capture.
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    result = driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    check(result, "cuEventCreate")
+    return event
+
+
+cdef int _give_event(void* event) except -1:
+    (<list>_idle_events.setdefault(_context_id(), [])).append(<uintptr_t>event)
+    return 0
+
+
+def prepare_events():
+    """Make events ahead in the current context, so that a capture finds some."""
+    require_driver()
+    idle = _idle_events.setdefault(_context_id(), [])
+    while len(idle) < EVENTS_MADE_AHEAD:
+        idle.append(<uintptr_t>_make_event())
+
+
+def forget_context(context_id):
+    """Drop what belongs to a context that is gone; its events went with it."""
+    _idle_events.pop(context_id, None)
+    for item in list(_kept):
+        if item[2] == context_id:
+            try:
+                _kept.remove(item)
+            except ValueError:
+                pass        # another thread was faster
+
+
+cdef int keep_until_done(object owner, void* stream, void* producer_stream) except -1:
+    cdef void* event
+    cdef int result
+    if is_capturing(stream):
+        return 0        # the graph's owner keeps what the graph uses
+    release_done()
+    if len(_kept) >= OWNERS_KEPT:
+        # Let the producer's stream wait instead: memory given back there is then reused
+        # only after this launch.
+        return order_behind(producer_stream, stream)
+    event = _take_event()
+    with nogil:
+        result = driver.cuEventRecord(event, stream)
+    if result != CUDA_SUCCESS:
+        _give_event(event)
+        return check(result, "cuEventRecord")
+    _kept.append((owner, <uintptr_t>event, _context_id()))
+    return 0
+
+
+def release_done():
+    """Drop the owners whose launches are done; called at each launch that keeps one."""
+    cdef uintptr_t event
+    while _kept:
+        try:
+            item = _kept.popleft()
+        except IndexError:
+            return
+        event = item[1]
+        if driver.cuEventQuery(<void*>event) == CUDA_ERROR_NOT_READY:
+            _kept.appendleft(item)
+            return
+        _idle_events.setdefault(item[2], []).append(event)
+
+
+def kept_count():
+    """Return how many launches' arguments are kept alive now."""
+    return len(_kept)
+
+
+cdef void* stream_handle(object stream) except? NULL:
+    """Return the driver's handle of a stream object or int.
+
+    Raises TypeError for what is no stream, ValueError for a negative int.
+    """
+    if stream is None:
+        return NULL
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return _handle_of_int(stream)
+    return <void*><uintptr_t>_handle_of_object(stream)
+
+
+cdef void* _handle_of_int(object stream) except? NULL:
+    if stream < 0:
+        raise ValueError(f"stream {stream} is no handle of a CUDA stream")
+    return <void*><uintptr_t>stream
+
+
+cdef object _handle_of_object(object stream):
+    # torch's and CuPy's attributes first: their __cuda_stream__ is younger than they are.
+    for attribute in ("cuda_stream", "ptr", "handle"):
+        handle = getattr(stream, attribute, None)
+        if handle is not None:
+            return int(handle)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        version, handle = protocol() if callable(protocol) else protocol
+        return int(handle)
+    if hasattr(stream, "stream"):       # cuda.core's GraphBuilder
+        return _handle_of_object(stream.stream)
+    if type(stream).__name__ == "Stream" and hasattr(stream, "handle"):
+        return 0        # Numba's wrapper of the default stream holds None
+    raise TypeError(
+        f"expected a stream, got {type(stream).__module__}.{type(stream).__qualname__}: "
+        "pass an int handle, a torch, CuPy, Numba or cuda.core stream, or an object with "
+        "__cuda_stream__")
+
+
+def handle_of(stream):
+    """Return the driver handle (int) of a stream object, an int, or None (0).
+
+    Raises
+    ------
+    TypeError
+        If it is no stream.
+    ValueError
+        If an int is negative.
+    """
+    return <uintptr_t>stream_handle(stream)
+
+
+def is_named(stream):
+    """Whether a launch's stream argument names a stream; 0 and None do not.
+
+    ``kernel[grid, block, 0, shared]`` is the only way to give shared memory without a
+    stream, so that 0 there cannot mean the legacy stream; Numba's stream objects can.
+    """
+    return not (stream is None or (isinstance(stream, int) and stream == 0))
+
+
+def current_stream(family, device_id):
+    """Return the handle of a family's current stream on a device, or None.
+
+    Parameters
+    ----------
+    family : int
+        As a view's ``family``.
+    device_id : int
+    """
+    cdef void* handle = NULL
+    require_driver()
+    if not family_stream(family, device_id, &handle):
+        return None
+    return <uintptr_t>handle
+
+
+def order(target, behind):
+    """Put the work queued on ``target`` from now on behind what ``behind`` holds now.
+
+    Parameters
+    ----------
+    target, behind : int
+        Stream handles in the current context.
+    """
+    require_driver()
+    order_behind(<void*><uintptr_t>target, <void*><uintptr_t>behind)
+
+
+def capturing(stream):
+    """Whether a stream (handle) is in a capture."""
+    require_driver()
+    return is_capturing(<void*><uintptr_t>stream)
+
+
+def order_view(StridedView view, stream):
+    """Put ``stream`` behind the work that produced a view."""
+    cdef void* target
+    cdef void* behind = NULL
+    if view.device_type == 1:
+        return
+    require_driver()
+    target = stream_handle(stream)
+    if family_stream(view.family, view.device_id, &behind):
+        order_behind(target, behind)
+    if view.stream_handle != NO_STREAM:
+        order_behind(target, <void*>view.stream_handle)
+
+
+_ingest.set_order_hook(order_view)

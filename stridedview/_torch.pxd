@@ -1,0 +1,28 @@
+# The torch route's C face. See _torch.pyx.
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from stridedview._source cimport Source
+
+
+ctypedef struct TorchApi:
+    # torch's C ABI (aoti_torch_*): each takes the address of an at::Tensor and returns 0
+    # or a code; failures set no Python error.
+    int32_t (*get_data_ptr)(void*, void**) noexcept nogil
+    int32_t (*get_dim)(void*, int64_t*) noexcept nogil
+    int32_t (*get_sizes)(void*, int64_t**) noexcept nogil
+    int32_t (*get_strides)(void*, int64_t**) noexcept nogil
+    int32_t (*get_dtype)(void*, int32_t*) noexcept nogil
+    int32_t (*get_device_index)(void*, int32_t*) noexcept nogil
+    int32_t (*get_storage_size)(void*, int64_t*) noexcept nogil
+    int32_t (*get_current_cuda_stream)(int32_t, void**) noexcept nogil
+
+
+# Fill `source` from a tensor of a plain type; TypeError or BufferError by kind otherwise.
+cdef int torch_source(PyObject* tensor, Source* source) except -1
+# torch's current stream on a CUDA device.
+cdef int torch_stream(int32_t device_id, void** stream) except -1
+# Refuse storage that was shrunk under the tensor.
+cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1
+cdef int require_torch() except -1

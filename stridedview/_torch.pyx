@@ -1,0 +1,262 @@
+"""The torch route: what a tensor is, read through torch's C ABI behind a gate.
+
+Owns the gate and the two ways behind it. The gate is the tensor's dispatch-key word: it
+alone tells a plain tensor from one with a pending conjugation or negation, a sparse,
+nested, quantized, fake or wrapped one, whose pointer would be read wrongly. Behind the
+gate the facts come from ``aoti_torch_get_*`` if this torch passes the self-check, else
+from torch's DLPack exchange API. Which one was chosen, and why, is in ``route()``.
+
+The C ABI takes the address of the ``at::Tensor`` that stands right behind the object
+header from torch 2.10 on; ``_cdata`` tells, without following any pointer of torch's,
+whether it stands there.
+"""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
+
+from stridedview._dlpack cimport DLPackExchangeAPI, kDLCPU, kDLCUDA
+from stridedview._dtype cimport DTYPE_NONE, dtype_facts
+from stridedview._exchange cimport (
+    exchange_borrow, exchange_stream, find_exchange, set_exchange_family,
+)
+from stridedview._layout cimport MAX_NDIM
+from stridedview._source cimport Source
+from stridedview._view cimport FAMILY_TORCH, NO_STREAM
+
+import ctypes
+import os
+import sys
+
+from stridedview import _dtype, _torch_gate
+
+cdef enum:
+    ROUTE_UNSET = 0
+    ROUTE_C_ABI = 1
+    ROUTE_EXCHANGE = 2
+
+cdef TorchApi api
+cdef DLPackExchangeAPI* exchange = NULL
+cdef int route_taken = ROUTE_UNSET
+cdef str route_reason = "torch is not imported"
+
+cdef Py_ssize_t tensor_offset = 0       # of the at::Tensor in the Python object, bytes
+cdef Py_ssize_t key_offset = -1         # of the dispatch-key word in a TensorImpl, bytes
+cdef uint64_t key_ignored = 0           # bits in which plain and inference tensors differ
+cdef uint64_t key_cuda = 0
+cdef uint64_t key_cpu = 0
+cdef uint16_t dtype_ids[128]            # torch's scalar type -> id in the dtype table
+
+
+cdef int torch_source(PyObject* tensor, Source* source) except -1:
+    cdef void* handle = <char*>tensor + tensor_offset
+    cdef uint64_t key
+    if route_taken == ROUTE_UNSET:
+        require_torch()
+    if key_offset < 0:
+        return _ask(tensor, source)
+    # A tensor whose Python object was made without one (Tensor.__new__ alone) has none.
+    if (<void**>handle)[0] is NULL:
+        raise TypeError("the tensor is not initialized")
+    key = (<uint64_t*>((<char**>handle)[0] + key_offset))[0] & ~key_ignored
+    if key == key_cuda:
+        source.device_type = kDLCUDA
+    elif key == key_cpu:
+        source.device_type = kDLCPU
+    else:
+        return _ask(tensor, source)
+    if route_taken != ROUTE_C_ABI:
+        return _by_exchange(tensor, source)
+    return _by_c_abi(handle, source)
+
+
+cdef int _by_c_abi(void* handle, Source* source) except -1:
+    cdef int64_t ndim
+    cdef int32_t scalar_type
+    cdef int32_t code
+    source.family = FAMILY_TORCH
+    source.stream = NO_STREAM
+    source.is_readonly = False
+    code = api.get_dim(handle, &ndim)
+    code |= api.get_dtype(handle, &scalar_type)
+    code |= api.get_sizes(handle, <int64_t**>&source.shape)
+    code |= api.get_strides(handle, <int64_t**>&source.strides)
+    code |= api.get_device_index(handle, &source.device_id)
+    code |= api.get_data_ptr(handle, &source.data)
+    if code != 0:
+        raise BufferError("torch could not tell the tensor's memory")
+    if source.device_id < 0:
+        source.device_id = 0        # CPU tensors have index -1
+    source.ndim = <int32_t>ndim
+    source.dtype = dtype_ids[scalar_type & 127]
+    if source.dtype == DTYPE_NONE or ndim > MAX_NDIM:
+        _refuse_dtype(scalar_type, ndim)
+    source.unit = dtype_facts[source.dtype].itemsize
+    return 0
+
+
+cdef int _refuse_dtype(int scalar_type, int64_t ndim) except -1:
+    if ndim > MAX_NDIM:
+        raise BufferError(f"a tensor of {ndim} axes is not supported; the most is {MAX_NDIM}")
+    raise TypeError(
+        f"its dtype (torch's scalar type {scalar_type}) has no counterpart in Numba; "
+        "view it as an integer type of the same width")
+
+
+cdef int _by_exchange(PyObject* tensor, Source* source) except -1:
+    exchange_borrow(exchange, tensor, source)
+    source.family = FAMILY_TORCH
+    return 0
+
+
+cdef int _ask(PyObject* tensor, Source* source) except -1:
+    # The slow route: Python is asked what kind of tensor this is; it raises for each kind
+    # whose pointer cannot be used, and returns for one that can.
+    _torch_gate.check(<object>tensor)
+    if route_taken == ROUTE_C_ABI:
+        source.device_type = kDLCUDA if (<object>tensor).is_cuda else kDLCPU
+        return _by_c_abi(<char*>tensor + tensor_offset, source)
+    return _by_exchange(tensor, source)
+
+
+cdef int torch_stream(int32_t device_id, void** stream) except -1:
+    if api.get_current_cuda_stream is not NULL:
+        if api.get_current_cuda_stream(device_id, stream) == 0:
+            return 0
+    return exchange_stream(FAMILY_TORCH, device_id, stream)
+
+
+cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
+    cdef int64_t nbytes = 0
+    cdef int64_t last = 0
+    cdef int64_t offset
+    cdef int axis
+    for axis in range(source.ndim):
+        if source.shape[axis] == 0:
+            return 0
+        if source.strides is not NULL:
+            last += (source.shape[axis] - 1) * source.strides[axis]
+    if route_taken == ROUTE_C_ABI:
+        api.get_storage_size(<char*>tensor + tensor_offset, &nbytes)
+    else:
+        nbytes = (<object>tensor).untyped_storage().nbytes()
+    offset = (<object>tensor).storage_offset()
+    if (offset + last + 1) * source.unit > nbytes:
+        raise BufferError(
+            f"its storage holds {nbytes} bytes, fewer than the tensor reaches: it was "
+            "freed or shrunk (untyped_storage().resize_)")
+    return 0
+
+
+cdef int require_torch() except -1:
+    """Choose the route, once, for the torch that is imported."""
+    global route_taken, route_reason, exchange
+    cdef int route = ROUTE_EXCHANGE
+    if route_taken != ROUTE_UNSET:
+        return 0
+    torch = sys.modules["torch"]
+    _torch_gate.check_version(torch)
+    exchange = find_exchange(torch.Tensor)
+    if exchange is not NULL:
+        set_exchange_family(FAMILY_TORCH, exchange)
+    _learn_keys(torch)
+    reason = os.environ.get("STRIDEDVIEW_TORCH_ROUTE", "")
+    if reason == "exchange":
+        route_reason = "asked for by STRIDEDVIEW_TORCH_ROUTE"
+    else:
+        route_reason = _prepare_c_abi(torch)
+        if route_reason == "":
+            route = ROUTE_C_ABI
+            route_reason = "self-check passed"
+    if route == ROUTE_EXCHANGE and exchange is NULL:
+        raise ImportError(
+            f"torch {torch.__version__} offers neither a C ABI that passes the self-check "
+            f"({route_reason}) nor the DLPack exchange API; torch 2.10 or newer is needed")
+    route_taken = route
+    return 0
+
+
+cdef int _learn_keys(object torch) except -1:
+    global key_offset, key_cuda, key_cpu, key_ignored
+    words = _torch_gate.key_words(torch)
+    key_ignored = words["ignored"]
+    key_cuda = words["cuda"]
+    key_cpu = words["cpu"]
+    key_offset = _torch_gate.find_key_offset(torch)
+    return 0
+
+
+cdef str _prepare_c_abi(object torch):
+    """Look up torch's C ABI and check it; return "" or why it is not used."""
+    global tensor_offset
+    tensor_offset = object.__basicsize__
+    sample = torch.empty((2, 3))
+    if not _torch_gate.stands_behind_header(sample):
+        return "the tensor does not stand behind the object header"
+    if key_offset < 0:
+        return "the dispatch-key word was not found"
+    try:
+        _look_up(_torch_gate.library(torch, "torch_cpu"))
+    except (OSError, AttributeError) as error:
+        return f"torch's C ABI is not found: {error}"
+    _look_up_stream(torch)
+    _learn_dtypes(torch)
+    return _torch_gate.compare(torch, _facts)
+
+
+cdef int _look_up(object library) except -1:
+    cdef void** slot = <void**>&api
+    cdef int index = 0
+    for name in (
+        "get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype",
+        "get_device_index", "get_storage_size",
+    ):
+        function = getattr(library, f"aoti_torch_{name}")
+        slot[index] = <void*><uintptr_t>ctypes.cast(function, ctypes.c_void_p).value
+        index += 1
+    return 0
+
+
+cdef int _look_up_stream(object torch) except -1:
+    # In torch's CUDA library; a CPU build has none and the exchange API answers.
+    api.get_current_cuda_stream = NULL
+    try:
+        function = _torch_gate.library(torch, "torch_cuda").aoti_torch_get_current_cuda_stream
+    except (OSError, AttributeError):
+        return 0
+    (<void**>&api.get_current_cuda_stream)[0] = (
+        <void*><uintptr_t>ctypes.cast(function, ctypes.c_void_p).value)
+    return 0
+
+
+cdef int _learn_dtypes(object torch) except -1:
+    # torch's own numbers, read off sample tensors through the C ABI itself.
+    cdef int32_t scalar_type = 0
+    for entry in _dtype.entries():
+        torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
+        if torch_dtype is None:
+            continue
+        sample = torch.empty(0, dtype=torch_dtype)
+        if api.get_dtype(<char*><PyObject*>sample + tensor_offset, &scalar_type) == 0:
+            if 0 <= scalar_type < 128:
+                dtype_ids[scalar_type] = entry.id
+    return 0
+
+
+def _facts(object tensor):
+    """Return (pointer, shape, strides in items, dtype name) as the C ABI tells them."""
+    cdef Source source
+    _by_c_abi(<char*><PyObject*>tensor + tensor_offset, &source)
+    return (
+        <uintptr_t>source.data,
+        tuple([source.shape[axis] for axis in range(source.ndim)]),
+        tuple([source.strides[axis] for axis in range(source.ndim)]),
+        _dtype.entries()[source.dtype - 1].name,
+    )
+
+
+def route():
+    """Return (route, reason) of the torch route: "C ABI", "exchange API" or "none"."""
+    if route_taken == ROUTE_UNSET and "torch" in sys.modules:
+        require_torch()
+    name = {ROUTE_C_ABI: "C ABI", ROUTE_EXCHANGE: "exchange API"}.get(route_taken, "none")
+    return name, route_reason

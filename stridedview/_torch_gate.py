@@ -1,0 +1,231 @@
+"""What kind of tensor is this: the asking half of the torch gate.
+
+Owns the questions that are put to torch in Python: once, to learn where the dispatch-key
+word stands and what a plain tensor's word is; and for each tensor whose word is not
+plain, to name its kind and say what to do. Imports no torch: it is handed the module.
+"""
+
+import ctypes
+import os
+import sys
+
+OLDEST = (2, 10)
+# A TensorImpl is at least this large in every torch of the tested range.
+WORDS_SEARCHED = 22
+
+
+def check_version(torch):
+    """Refuse a torch in which tensors stand elsewhere in the object.
+
+    Raises
+    ------
+    ImportError
+        If torch is older than 2.10.
+    """
+    found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if found < OLDEST:
+        raise ImportError(
+            f"torch {torch.__version__} is too old for stridedview: found "
+            f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
+        )
+
+
+def library(torch, name):
+    """Return the shared library of torch's that this process has loaded."""
+    prefix, suffix = {"win32": ("", ".dll"), "darwin": ("lib", ".dylib")}.get(
+        sys.platform, ("lib", ".so")
+    )
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", f"{prefix}{name}{suffix}")
+    return ctypes.CDLL(path)
+
+
+def stands_behind_header(tensor):
+    """Whether the ``at::Tensor`` stands right behind the object header.
+
+    Follows no pointer of torch's: it compares the word there with what torch says.
+    """
+    address = id(tensor) + object.__basicsize__
+    return ctypes.c_void_p.from_address(address).value == tensor._cdata
+
+
+def _word(torch, *names):
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+    return keys.raw_repr()
+
+
+def key_words(torch):
+    """Return the dispatch-key words of plain tensors.
+
+    Returns
+    -------
+    dict
+        "cpu" and "cuda": the word of a plain tensor there, without the bits under
+        "ignored", in which inference tensors and others differ harmlessly.
+    """
+    backends = _word(torch, "CPU", "CUDA") & ~_word(torch, "Dense")
+    ignored = _word(torch, "ADInplaceOrView", "AutogradCPU", "AutogradCUDA") & ~backends
+    ignored |= _word(torch, "AutocastCPU", "AutocastCUDA") & ~backends
+    return {
+        "ignored": ignored,
+        "cpu": _word(torch, "CPU") & ~ignored,
+        "cuda": _word(torch, "CUDA") & ~ignored,
+    }
+
+
+def _samples(torch):
+    """Return tensors of a dozen kinds, so that one position in them is no accident."""
+    plain = torch.arange(12.0).reshape(3, 4)
+    with torch.inference_mode():
+        inference = torch.empty(2)
+    found = [
+        plain,
+        plain[1:, ::2],
+        torch.empty(0),
+        torch.empty((), dtype=torch.int8),
+        torch.empty(3, requires_grad=True),
+        torch.nn.Parameter(torch.ones(3)),
+        inference,
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch._neg_view(plain),
+        torch._efficientzerotensor(3),
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+    ]
+    return found
+
+
+def find_key_offset(torch):
+    """Return the offset in bytes of the dispatch-key word in a TensorImpl, or -1.
+
+    The word that torch tells for each sample is searched in the sample's memory; one
+    position must hold it in all of them.
+    """
+    positions = set(range(WORDS_SEARCHED))
+    try:
+        for tensor in _samples(torch):
+            word = torch._C._dispatch_keys(tensor).raw_repr()
+            words = (ctypes.c_uint64 * WORDS_SEARCHED).from_address(tensor._cdata)
+            positions &= {index for index in positions if words[index] == word}
+    except (AttributeError, RuntimeError):
+        return -1
+    return positions.pop() * 8 if len(positions) == 1 else -1
+
+
+def compare(torch, facts):
+    """Compare what the C ABI tells of sample tensors with what Python tells.
+
+    Parameters
+    ----------
+    facts : callable
+        Takes a tensor, returns (pointer, shape, strides in items, dtype name).
+
+    Returns
+    -------
+    str
+        "" if all agree, else what does not.
+    """
+    base = torch.arange(24, dtype=torch.int32).reshape(2, 3, 4)
+    for tensor in (
+        base,
+        base[1:, ::2].transpose(0, 2),
+        base.to(torch.float64)[0],
+        torch.ones(5, dtype=torch.bfloat16),
+        torch.tensor(1.5),
+        base.expand(5, 2, 3, 4),
+    ):
+        name = str(tensor.dtype).partition(".")[2]
+        told = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), name)
+        if facts(tensor) != told:
+            return f"the C ABI tells {facts(tensor)} where torch tells {told}"
+    return ""
+
+
+def check(tensor):
+    """Refuse a tensor whose memory cannot be handed to a kernel as it is.
+
+    Returns for a plain tensor; the order of the questions goes from what the tensor is
+    wrapped in to what it holds, so that the message names the outermost obstacle.
+
+    Raises
+    ------
+    TypeError
+        Naming the kind and what to do.
+    """
+    torch = sys.modules["torch"]
+    _check_wrapped(torch, tensor)
+    _check_storage_kind(torch, tensor)
+    _check_pending(torch, tensor)
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            f"the tensor is on device {tensor.device}, which CUDA cannot address; "
+            "pass x.to('cuda')"
+        )
+
+
+def _check_wrapped(torch, tensor):
+    kind = type(tensor)
+    if kind.__name__ == "FakeTensor":
+        raise TypeError(
+            "a FakeTensor has no memory: the launch is being traced; use "
+            "stridedview.torch_op to make the kernel an operator"
+        )
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise TypeError(f"the {kind.__name__} is not initialized; materialize() it first")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise TypeError(
+            "the tensor is inside a torch.func transform (vmap, grad, jvp or "
+            "functionalize); use a torch.library operator with a rule for it"
+        )
+    if torch._is_functional_tensor(tensor):
+        raise TypeError("the tensor is functionalized: the launch is being traced")
+    if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        advice = (
+            "pass x.to_local()" if hasattr(tensor, "to_local") else "pass the tensor it wraps"
+        )
+        raise TypeError(
+            f"{kind.__module__}.{kind.__qualname__} is a wrapper subclass "
+            f"(it defines __torch_dispatch__); {advice}"
+        )
+
+
+def _check_storage_kind(torch, tensor):
+    if tensor.is_nested:
+        raise TypeError("the tensor is nested; pass x.values() and its offsets")
+    if tensor.is_quantized:
+        raise TypeError("the tensor is quantized; pass x.int_repr() or x.dequantize()")
+    if tensor.is_mkldnn:
+        raise TypeError("the tensor has mkldnn's layout; pass x.to_dense()")
+    if tensor.layout is not torch.strided:
+        raise TypeError(
+            f"the tensor is sparse ({tensor.layout}); pass x.to_dense(), or its indices "
+            "and values"
+        )
+    if tensor.is_meta:
+        raise TypeError("a meta tensor has no memory; make it on a device")
+
+
+def _check_pending(torch, tensor):
+    if tensor.is_conj():
+        raise TypeError(
+            "the tensor's conjugation is pending (its memory holds the values before "
+            "it); pass x.resolve_conj()"
+        )
+    if tensor.is_neg():
+        raise TypeError(
+            "the tensor's negation is pending (its memory holds the values before it); "
+            "pass x.resolve_neg()"
+        )
+    if tensor._is_zerotensor():
+        raise TypeError("a zero tensor has no memory; pass x.clone()")
+
+
+def is_plain_type(kind):
+    """Whether instances of a torch.Tensor subclass are tensors as they stand.
+
+    ``__torch_function__`` alone leaves the memory what it is; ``__torch_dispatch__``,
+    inherited too, does not.
+    """
+    torch = sys.modules["torch"]
+    return kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl

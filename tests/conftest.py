@@ -1,0 +1,3 @@
+"""What all tests share: the stand-in driver, loaded before anything else."""
+
+pytest_plugins = ["tests.standin.fixtures"]

@@ -1,0 +1,30 @@
+"""Pytest's side of the stand-in: load it before anything imports a driver, reset it around a test."""
+
+import os
+
+import pytest
+
+from tests import standin
+
+
+def pytest_configure(config):
+    """Put the stand-in in place first of all, and declare its marker."""
+    config.addinivalue_line("markers", "standin: needs the stand-in driver; skipped under the real one")
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests launch tiny grids
+    standin.load()
+
+
+@pytest.fixture(autouse=True)
+def _standin_marker(request):
+    if request.node.get_closest_marker("standin"):
+        request.getfixturevalue("driver")
+
+
+@pytest.fixture
+def driver():
+    """Give the stand-in with fresh records and every switch at rest; skip where it is not loaded."""
+    if not standin.wanted():
+        pytest.skip("runs on the stand-in driver; STRIDEDVIEW_TEST_DRIVER=real asks for the real one")
+    standin.reset()
+    yield standin
+    standin.reset()
