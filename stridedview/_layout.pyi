@@ -1,8 +1,8 @@
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Literal, TypeAlias, final
 
-_Shape = int | Sequence[int]
-_Order = Literal["C", "F", "A"]
+_Shape: TypeAlias = int | Sequence[int]
+_Order: TypeAlias = Literal["C", "F", "A"]
 
 @final
 class Layout:

@@ -1,6 +1,6 @@
 # StridedView's C face. See _view.pyx for what it owns.
 
-from libc.stdint cimport int32_t, intptr_t, uint8_t, uint16_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t
 
 from stridedview._layout cimport Layout
 
@@ -27,7 +27,9 @@ cdef class StridedView:
     cdef uint16_t dtype_id          # index in the dtype table
     cdef uint8_t family
     cdef bint is_readonly
-    # what Numba's users of device arrays set or cache on an array
+    cdef bint is_record             # one item of a structured array, not a 0-d array
+    # What Numba's users of device arrays set or cache on an array, and the stream object
+    # given to bind(): a dict, or None. Kept apart as most views never need it.
     cdef object extra
     cdef object __weakref__
 
@@ -35,3 +37,9 @@ cdef class StridedView:
 cdef StridedView make_view(
     void* data, Layout layout, int dtype_id, int32_t device_type, int32_t device_id,
     bint is_readonly, object owner, int family, intptr_t stream)
+
+# A view of the same memory: another layout, `offset` bytes further on.
+cdef StridedView derive(StridedView source, Layout layout, int64_t offset)
+
+cdef bint on_host(StridedView view) noexcept        # may the CPU read it
+cdef bint on_device(StridedView view) noexcept      # may a kernel read it

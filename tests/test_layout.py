@@ -11,10 +11,10 @@ import threading
 
 import numpy as np
 import pytest
-import stridedview._layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stridedview._layout
 from stridedview import Layout
 
 MEMORY = np.arange(1 << 14, dtype=np.uint8)

@@ -1,0 +1,460 @@
+"""The protocols through which other libraries see a StridedView.
+
+Owns DLPack out (method, capsules, C exchange API), the CUDA and the host array
+interface, ``.smv`` and ``.to_torch()``. It copies only where a protocol asks for a
+copy, and then through ``copy`` and ``copy_to_host`` of the class. Every export
+holds the view, and the view its owner; the stream that orders the memory is told
+to the consumer, or put before the consumer's by the hook of ``set_stream_hooks``.
+"""
+
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, intptr_t, uint64_t, uintptr_t
+
+from stridedview._dlpack cimport (
+    DLPACK_FLAG_BITMASK_IS_COPIED,
+    DLPACK_FLAG_BITMASK_READ_ONLY,
+    DLPACK_MAJOR,
+    DLPACK_MINOR,
+    DLManagedTensorVersioned,
+    DLPackCurrentWorkStream,
+    DLPackDLTensorFromPyObject,
+    DLPackExchangeAPI,
+    DLPackManagedTensorFromPyObject,
+    DLPackManagedTensorToPyObject,
+    DLPackSetError,
+    DLTensor,
+    kDLCPU,
+    kDLCUDA,
+    kDLCUDAHost,
+    kDLCUDAManaged,
+)
+from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_from_dlpack
+from stridedview._layout cimport Layout, intern_layout
+from stridedview._managed cimport (
+    ManagedOwner,
+    fill_dltensor,
+    legacy_capsule,
+    new_managed,
+    versioned_capsule,
+)
+from stridedview._view cimport (
+    FAMILY_NONE,
+    NO_STREAM,
+    StridedView,
+    make_view,
+    on_device,
+    on_host,
+)
+
+import numpy as np
+
+from stridedview._view import add_members
+
+cdef const char* EXCHANGE = "dlpack_exchange_api"
+
+cdef object _order_hook = None
+cdef object _current_stream_hook = None
+cdef object _allocate_hook = None
+
+
+def set_hooks(*, order=None, current_stream=None, allocate=None):
+    """Install what this module needs of modules above it.
+
+    Parameters
+    ----------
+    order : callable(view, consumer_stream)
+        Put a stream (a handle) behind the one that orders the view.
+    current_stream : callable(device_id) -> int
+        The stream on which work for a device is queued now.
+    allocate : callable(shape, dtype_name, device) -> StridedView
+    """
+    global _order_hook, _current_stream_hook, _allocate_hook
+    _order_hook = order or _order_hook
+    _current_stream_hook = current_stream or _current_stream_hook
+    _allocate_hook = allocate or _allocate_hook
+
+
+# ---- DLPack, the method --------------------------------------------------------------
+
+
+cdef int _fill(StridedView view, int32_t device_type, DLTensor* out) except -1:
+    return fill_dltensor(
+        out, view.data, view.layout, view.dtype_id, device_type, view.device_id)
+
+
+cdef uint64_t _flags(StridedView view, bint copied) noexcept:
+    return (
+        (<uint64_t>DLPACK_FLAG_BITMASK_READ_ONLY if view.is_readonly else 0)
+        | (<uint64_t>DLPACK_FLAG_BITMASK_IS_COPIED if copied else 0))
+
+
+cdef int _order_consumer(StridedView view, object stream) except -1:
+    # -1 says "no ordering". None is the legacy stream for CUDA; a view whose producer
+    # names no stream has nothing to be put before.
+    if not on_device(view) or stream == -1:
+        return 0
+    if stream == 0 or (stream is not None and not isinstance(stream, int)):
+        raise BufferError(
+            "stream must be None, -1, 1 (legacy), 2 (per thread) or a handle, "
+            f"got {stream!r}")
+    if view.stream_handle == NO_STREAM and view.family == FAMILY_NONE:
+        return 0
+    if _order_hook is not None:
+        _order_hook(view, 1 if stream is None else stream)
+    return 0
+
+
+cdef StridedView _on_asked_device(StridedView view, object asked, object copy):
+    # Return the view itself, or a copy of it, that lives on the device asked for.
+    cdef bint same = asked is None or tuple(asked) == view.device
+    if not same and tuple(asked) == (kDLCPU, 0) and on_host(view):
+        same = True             # pinned and managed memory is the host's as it stands
+    if same and not copy:
+        return view
+    if copy is False:
+        raise BufferError(
+            f"a view on device {view.device} cannot be given to {asked} without a copy, "
+            "which copy=False rules out")
+    if same:
+        return (<object>view).copy()
+    if tuple(asked) == (kDLCPU, 0):
+        return (<object>view)._host_copy()
+    raise BufferError(
+        f"a view on device {view.device} is not copied to device {asked}; "
+        "use stridedview.to_device")
+
+
+def __dlpack__(
+        StridedView self not None, *, stream=None, max_version=None, dl_device=None,
+        copy=None):
+    """Return a DLPack capsule of this view.
+
+    Parameters
+    ----------
+    stream : int, optional
+        The consumer's: None or 1 legacy, 2 per thread, -1 no ordering, or a handle.
+    max_version : (int, int), optional
+        The newest DLPack the consumer takes. Without it, or below 1.0, the capsule is
+        of the old form, which cannot say that memory is read-only.
+    dl_device : (int, int), optional
+        Where the consumer wants the data: this device, or the host.
+    copy : bool, optional
+        True always copies, False never, None where ``dl_device`` needs it.
+
+    Raises
+    ------
+    BufferError
+        If DLPack cannot say the dtype or the strides, if a read-only view is asked for
+        in the old form, or if the device or stream cannot be honoured.
+    """
+    cdef StridedView view = _on_asked_device(self, dl_device, copy)
+    cdef DLTensor tensor
+    cdef int32_t device_type = view.device_type
+    if dl_device is not None and dl_device[0] == kDLCPU:
+        device_type = kDLCPU
+    _fill(view, device_type, &tensor)
+    _order_consumer(view, stream)
+    if max_version is not None and max_version[0] >= 1:
+        return versioned_capsule(&tensor, view, _flags(view, view is not self))
+    if view.is_readonly:
+        raise BufferError(
+            "this view is read-only, which DLPack before 1.0 cannot say: the consumer "
+            "must pass max_version=(1, 0) or newer")
+    return legacy_capsule(&tensor, view)
+
+
+def __dlpack_device__(StridedView self not None):
+    """Return DLPack's (device type, device id)."""
+    return self.device_type, self.device_id
+
+
+# ---- DLPack, the C exchange API ------------------------------------------------------
+#
+# Each function is declared `except -1` and cast to the API's type: the same C function,
+# which returns -1 with the Python error set, as the specification asks. The API is
+# called with the GIL held, except the allocator, which takes it.
+
+cdef StridedView _view_of(void* py_object):
+    # Borrowed from the caller for the call. Exact, as the type is final.
+    if type(<object>py_object) is not StridedView:
+        raise TypeError(f"expected a StridedView, got {type(<object>py_object).__name__}")
+    return <StridedView>py_object
+
+
+cdef int _managed_from_object(void* py_object, DLManagedTensorVersioned** out) except -1:
+    cdef StridedView view = _view_of(py_object)
+    cdef DLTensor tensor
+    _fill(view, view.device_type, &tensor)
+    out[0] = new_managed(&tensor, view, _flags(view, False))
+    return 0
+
+
+cdef int _dltensor_from_object(void* py_object, DLTensor* out) except -1:
+    # Borrowed: good as long as the view is, which the caller holds.
+    cdef StridedView view = _view_of(py_object)
+    return _fill(view, view.device_type, out)
+
+
+cdef int _managed_to_object(DLManagedTensorVersioned* managed, void** out) except -1:
+    cdef object view = view_of_managed(managed)
+    Py_INCREF(view)             # the caller's reference
+    out[0] = <void*>view
+    return 0
+
+
+cdef StridedView view_of_managed(DLManagedTensorVersioned* managed):
+    """Return a view that owns a managed tensor; on an error the caller still owns it."""
+    cdef DLTensor* tensor = &managed.dl_tensor
+    cdef ManagedOwner owner
+    cdef int dtype_id = dtype_from_dlpack(
+        tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
+    cdef Layout layout = intern_layout(
+        tensor.ndim, tensor.shape, tensor.strides, dtype_facts[dtype_id].itemsize,
+        dtype_facts[dtype_id].itemsize)
+    if tensor.device.device_type not in (kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged):
+        raise BufferError(
+            f"memory of DLPack device type {tensor.device.device_type} is not CUDA's")
+    owner = ManagedOwner.__new__(ManagedOwner)
+    view = make_view(
+        <char*>tensor.data + tensor.byte_offset, layout, dtype_id,
+        tensor.device.device_type, tensor.device.device_id,
+        managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY, owner, FAMILY_NONE, NO_STREAM)
+    owner.tensor = managed
+    return view
+
+
+cdef int _current_work_stream(
+        int32_t device_type, int32_t device_id, void** out) except -1:
+    cdef intptr_t handle = 0
+    if device_type != kDLCPU and _current_stream_hook is not None:
+        handle = _current_stream_hook(device_id)
+    out[0] = <void*>handle
+    return 0
+
+
+cdef int _allocate(
+        DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
+        DLPackSetError set_error) noexcept with gil:
+    try:
+        return _allocate_like(prototype, out)
+    except Exception as error:
+        # Told through set_error, and so not left as a Python error too.
+        if set_error != NULL:
+            kind = type(error).__name__.encode()
+            message = str(error).encode()
+            set_error(context, kind, message)
+        return -1
+
+
+cdef int _allocate_like(DLTensor* prototype, DLManagedTensorVersioned** out) except -1:
+    cdef int i
+    cdef int dtype_id = dtype_from_dlpack(
+        prototype.dtype.code, prototype.dtype.bits, prototype.dtype.lanes)
+    cdef StridedView view
+    if _allocate_hook is None:
+        raise BufferError("this build of stridedview cannot allocate")
+    view = _allocate_hook(
+        tuple([prototype.shape[i] for i in range(prototype.ndim)]),
+        dtype_by_id(dtype_id).name,
+        (prototype.device.device_type, prototype.device.device_id))
+    return _managed_from_object(<void*>view, out)
+
+
+cdef DLPackExchangeAPI exchange_api
+exchange_api.header.version.major = DLPACK_MAJOR
+exchange_api.header.version.minor = DLPACK_MINOR
+exchange_api.header.prev_api = NULL
+exchange_api.managed_tensor_allocator = _allocate
+exchange_api.managed_tensor_from_py_object_no_sync = (
+    <DLPackManagedTensorFromPyObject>_managed_from_object)
+exchange_api.managed_tensor_to_py_object_no_sync = (
+    <DLPackManagedTensorToPyObject>_managed_to_object)
+exchange_api.dltensor_from_py_object_no_sync = (
+    <DLPackDLTensorFromPyObject>_dltensor_from_object)
+exchange_api.current_work_stream = (
+    <DLPackCurrentWorkStream>_current_work_stream)
+
+
+# ---- array interfaces ----------------------------------------------------------------
+
+
+cdef dict _interface(StridedView view):
+    cdef DType entry = dtype_by_id(view.dtype_id)
+    if not entry.typestr:
+        raise AttributeError(f"the array interface has no typestr for {entry.name}")
+    interface = {
+        "version": 3,
+        "shape": view.shape,
+        "typestr": entry.typestr,
+        "data": (<uintptr_t>view.data if view.layout.size else 0, bool(view.is_readonly)),
+        "strides": None if view.layout.is_c_contiguous else view.strides,
+    }
+    if entry._numpy is not None and entry._numpy.names is not None:
+        interface["descr"] = entry._numpy.descr
+    return interface
+
+
+def cuda_array_interface(StridedView self not None):
+    """The CUDA array interface, version 3; device views have it, host views do not."""
+    if not on_device(self):
+        raise AttributeError("a host view has no __cuda_array_interface__")
+    interface = _interface(self)
+    # The protocol has no stream 0: the legacy stream is 1.
+    interface["stream"] = None if self.stream_handle == NO_STREAM else (
+        self.stream_handle or 1)
+    return interface
+
+
+def array_interface(StridedView self not None):
+    """NumPy's array interface; host views have it, device views do not."""
+    if not on_host(self):
+        raise AttributeError("a device view has no __array_interface__")
+    return _interface(self)
+
+
+cdef class _HostMemory:
+    # What NumPy holds on to: the interface of raw bytes, and the view behind it.
+    cdef readonly dict __array_interface__
+    cdef StridedView view
+
+
+def host_array(StridedView view not None):
+    """Return a NumPy array of a host view's own memory, which it keeps alive."""
+    cdef _HostMemory memory = _HostMemory.__new__(_HostMemory)
+    if not view.layout.size:
+        return np.empty(view.shape, view.dtype)
+    memory.view = view
+    memory.__array_interface__ = {
+        "version": 3,
+        "shape": view.shape,
+        "typestr": f"|V{view.layout.itemsize}",
+        "data": (<uintptr_t>view.data, bool(view.is_readonly)),
+        "strides": view.strides,
+    }
+    return np.asarray(memory).view(view.dtype)
+
+
+def __array__(StridedView self not None, dtype=None, copy=None):
+    """Return a NumPy array: of a host view's own memory, else a copy of the device's.
+
+    Raises
+    ------
+    ValueError
+        If ``copy`` is False and one is needed.
+    """
+    if on_host(self):
+        array = host_array(self)
+        if copy:
+            array = array.copy()
+    elif copy is False:
+        raise ValueError("a device view cannot be a NumPy array without a copy")
+    else:
+        array = (<object>self).copy_to_host()
+    if dtype is None or array.dtype == dtype:
+        return array
+    if copy is False:
+        raise ValueError(f"{self.dtype_name} cannot be {dtype} without a copy")
+    return array.astype(dtype)
+
+
+# ---- other libraries' own objects ----------------------------------------------------
+
+
+def smv(StridedView self not None):
+    """This view as cuda.core's StridedMemoryView; it holds this view."""
+    from cuda.core.utils import StridedMemoryView
+    if dtype_facts[self.dtype_id].bits:
+        return StridedMemoryView.from_dlpack(self, stream_ptr=-1)
+    if on_device(self):
+        return StridedMemoryView.from_cuda_array_interface(self, stream_ptr=-1)
+    return StridedMemoryView.from_array_interface(self)
+
+
+cdef DLPackExchangeAPI* _torch_api = NULL
+
+
+cdef DLPackExchangeAPI* _find_torch() except NULL:
+    global _torch_api
+    if _torch_api == NULL:
+        import torch
+        capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if capsule is None:
+            raise ImportError(
+                f"torch {torch.__version__} is too old: 2.10 or newer is needed")
+        _torch_api = <DLPackExchangeAPI*>PyCapsule_GetPointer(capsule, EXCHANGE)
+    return _torch_api
+
+
+def to_torch(StridedView self not None, *, bint allow_write=False):
+    """Return a torch.Tensor of the same memory, which holds this view.
+
+    Parameters
+    ----------
+    allow_write : bool
+        Give out read-only memory too: torch cannot mark a tensor read-only.
+
+    Raises
+    ------
+    BufferError
+        If the view is read-only and ``allow_write`` is not set, or torch cannot say its
+        dtype or strides.
+    ImportError
+        If torch is absent or too old.
+    """
+    cdef DLPackExchangeAPI* api = _find_torch()
+    cdef DLManagedTensorVersioned* managed
+    cdef DLTensor tensor
+    cdef void* made = NULL
+    # torch knows neither pinned nor managed memory by DLPack's types.
+    cdef int32_t device_type = self.device_type
+    if device_type == kDLCUDAHost:
+        device_type = kDLCPU
+    elif device_type == kDLCUDAManaged:
+        device_type = kDLCUDA
+    if self.is_readonly and not allow_write:
+        raise BufferError(
+            "this view is read-only and torch has no such tensors; "
+            "pass allow_write=True if nothing will write to it")
+    _fill(self, device_type, &tensor)
+    if device_type == kDLCPU:
+        tensor.device.device_id = 0
+    managed = new_managed(&tensor, self, 0)
+    if api.managed_tensor_to_py_object_no_sync(managed, &made) != 0:
+        managed.deleter(managed)        # torch takes it only when it succeeds
+        _raise_set_error()
+    result = <object>made
+    _give_up(<PyObject*>made)
+    return result
+
+
+cdef extern from "Python.h":
+    PyObject* PyErr_Occurred()
+    void _give_up "Py_DECREF"(PyObject* reference)
+
+
+cdef int _raise_set_error() except -1:
+    # The error that the C call left is already set: -1 lets it pass on.
+    if PyErr_Occurred() == NULL:
+        raise BufferError("torch refused the tensor without saying why")
+    return _pass_on()
+
+
+cdef extern from *:
+    """
+    static int sv_pass_on(void) { return -1; }
+    """
+    int _pass_on "sv_pass_on"() except -1
+
+
+add_members({
+    "__dlpack__": __dlpack__,
+    "__dlpack_device__": __dlpack_device__,
+    "__dlpack_c_exchange_api__": PyCapsule_New(&exchange_api, EXCHANGE, NULL),
+    "__cuda_array_interface__": property(cuda_array_interface),
+    "__array_interface__": property(array_interface),
+    "__array__": __array__,
+    "smv": property(smv),
+    "to_torch": to_torch,
+})
