@@ -8,6 +8,7 @@ CUDA simulator and runs the same kernel on CPU tensors.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import os
 import statistics
@@ -71,7 +72,7 @@ def softmax_rows(x, out):  # type: ignore[no-untyped-def]
 
 def main() -> int:
     """Run the demo and return the exit status: 0 if the result is right."""
-    if cuda.config.ENABLE_CUDASIM:
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         return _report(_check("cpu", rows=8, columns=100))
     reason = _no_gpu_reason()
     if reason:
@@ -184,16 +185,11 @@ def _raw_launch(x: Any, out: Any) -> Callable[[], object]:
     words = (ctypes.c_int64 * len(parameters))(*parameters)
     size = ctypes.c_size_t(ctypes.sizeof(words))
     # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END
-    extra = (ctypes.c_void_p * 5)(
-        1, ctypes.addressof(words), 2, ctypes.addressof(size), 0
-    )
+    extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(words), 2, ctypes.addressof(size), 0)
     arguments = (int(function), len(x), 1, 1, THREADS, 1, 1, 0, None, None, extra)
-    # The buffers must live as long as the call may be made.
-    keep = (words, size)
-
-    def launch(call: Any = call, arguments: Any = arguments, keep: Any = keep) -> int:
-        return int(call(*arguments))
-
+    launch = functools.partial(call, *arguments)
+    # The driver reads these at each call: they have to live as long as it may be made.
+    launch.buffers = (words, size)  # type: ignore[attr-defined]
     if launch():
         raise RuntimeError("the driver refused the raw launch")
     return launch

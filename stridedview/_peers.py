@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -201,10 +202,8 @@ def release(text: str) -> Release:
 
 def _installed_version(peer: Peer) -> str:
     for distribution in peer.distributions or (peer.name,):
-        try:
+        with suppress(PackageNotFoundError):
             return version(distribution)
-        except PackageNotFoundError:
-            continue
     return ""
 
 

@@ -135,13 +135,10 @@ def _taking_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    code = inspect.unwrap(function).__code__
-    return code.co_varnames[: code.co_argcount]
+    return tuple(inspect.signature(function).parameters)
 
 
-def _zip_names(
-    args: tuple[Any, ...], names: tuple[str, ...]
-) -> Iterator[tuple[Any, str]]:
+def _zip_names(args: tuple[Any, ...], names: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
     """Yield each argument with its quoted name, or an empty one where there is none."""
     for index, arg in enumerate(args):
         yield arg, f" {names[index]!r}" if index < len(names) else ""

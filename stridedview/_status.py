@@ -31,9 +31,9 @@ def collect() -> dict[str, Any]:
 
 def render(facts: dict[str, Any]) -> str:
     """Return the facts of `collect` as text for a terminal."""
+    python = f"Python {facts['python']}, {facts['platform']}"
     lines = [
-        f"stridedview {facts['stridedview']}, Python {facts['python']}, "
-        f"{facts['platform']}",
+        f"stridedview {facts['stridedview']}, {python}",
         "",
         "Peers",
         *_table(facts["peers"], ("name", "found", "tested", "verdict")),
@@ -141,8 +141,5 @@ def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[str]:
     if not rows:
         return ["  none"]
     cells = [columns, *([str(row[column] or "-") for column in columns] for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-        for line in cells
-    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
