@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import sys
 from typing import Any
 
 import stridedview
@@ -117,7 +118,8 @@ def _numba_facts() -> dict[str, Any]:
         # The hook acts on this import, so only after it can be told whether it worked.
         importlib.import_module("numba.cuda")
     return {
-        "enabled": bool(stridedview.is_enabled()),
+        # Numba that nobody has imported is not patched, and asking might import it.
+        "enabled": "numba.cuda" in sys.modules and bool(stridedview.is_enabled()),
         "requested": requested,
         "simulator": os.environ.get("NUMBA_ENABLE_CUDASIM") == "1",
     }
