@@ -70,9 +70,15 @@ def _run_script(script: str, arguments: Sequence[str]) -> int:
     if not os.path.exists(script):
         print(f"no such file: {script}", file=sys.stderr)
         return 2
-    stridedview.enable()
+    try:
+        stridedview.enable()
+    except ImportError as error:
+        print(f"stridedview cannot be enabled: {error}", file=sys.stderr)
+        return 1
     sys.argv[:] = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.realpath(script))
+    # With -P (from Python 3.11) the interpreter puts no folder in front, ours neither.
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
     runpy.run_path(script, run_name="__main__")
     return 0
 

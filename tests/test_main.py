@@ -110,6 +110,17 @@ def test_run_when_given_a_script_then_it_runs_as_a_script_with_numba_patched(tmp
     assert done.stdout.strip() == expected
 
 
+def test_run_when_numba_is_refused_then_the_reason_is_told(monkeypatch, tmp_path, capsys):
+    def refuse():
+        raise ImportError("found numba-cuda 9.9")
+
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError")
+    monkeypatch.setattr("stridedview.enable", refuse)
+    assert __main__.main(["run", str(script)]) == 1
+    assert "cannot be enabled: found numba-cuda 9.9" in capsys.readouterr().err
+
+
 def test_run_when_there_is_no_such_script_then_exit_status_is_two(capsys):
     assert __main__.main(["run", "no-such-script.py"]) == 2
     assert "no-such-script.py" in capsys.readouterr().err
