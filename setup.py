@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("STRIDEDVIEW_DEBUG") == "1"
@@ -48,7 +48,19 @@ def extensions():
     ]
 
 
+class DistributionWithData(Distribution):
+    """A distribution whose data files an editable install carries too."""
+
+    # The editable build looks for this name, distutils has only the longer one.
+    has_data = Distribution.has_data_files
+
+
 setup(
+    distclass=DistributionWithData,
+    # A wheel puts its data files under sys.prefix; ``../purelib`` of the same scheme is
+    # site-packages, where ``site`` looks for ``.pth`` files. So it is in a wheel and in
+    # an editable install alike.
+    data_files=[("../purelib", ["stridedview_enable.pth"])],
     ext_modules=cythonize(
         extensions(), compiler_directives=DIRECTIVES, force=DEBUG or SANITIZE
     ),

@@ -1,4 +1,13 @@
-"""Native torch tensors in Numba CUDA kernels: layouts, views, and a fast launch."""
+"""Native torch tensors in Numba CUDA kernels: layouts, views, and a fast launch.
+
+Importing this package imports no framework, touches no driver and patches nothing. The
+public names are loaded from their modules when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 import stridedview._export  # noqa: F401 (adds its members to StridedView)
 from stridedview._layout import Layout
@@ -6,3 +15,25 @@ from stridedview._view import StridedView
 
 __all__ = ["Layout", "StridedView"]
 __version__ = "0.1.0"
+
+# Public name -> the module of this package that defines it.
+_HOMES = {
+    "disable": "_simulator",
+    "enable": "_simulator",
+    "enabled": "_simulator",
+    "is_enabled": "_simulator",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,126 @@
+"""The command line: status, demo and run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stridedview import __main__, _peers, _status
+
+
+def run_main(*arguments, **environment):
+    """Run ``python -m stridedview`` and return the finished process."""
+    return subprocess.run(
+        [sys.executable, "-m", "stridedview", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_status_when_asked_as_json_then_every_peer_has_a_verdict(capsys):
+    assert __main__.main(["status", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [peer["name"] for peer in facts["peers"]] == list(_peers.PEERS)
+    assert {peer["verdict"] for peer in facts["peers"]} <= {
+        "tested",
+        "untested",
+        "refused",
+        "absent",
+    }
+    assert facts["numba"].keys() == {"enabled", "requested", "simulator"}
+
+
+def test_status_when_asked_as_text_then_it_shows_what_json_shows(capsys):
+    assert __main__.main(["status"]) == 0
+    text = capsys.readouterr().out
+    for peer in _status.collect()["peers"]:
+        assert peer["name"] in text
+        assert peer["tested"] in text
+    assert "Driver:" in text
+    assert "not patched" in text
+
+
+def test_status_when_run_then_no_context_is_made_and_no_framework_is_imported():
+    code = (
+        "import sys\n"
+        "from stridedview import __main__\n"
+        "__main__.main(['status'])\n"
+        "assert not {'torch', 'numba', 'cupy'} & set(sys.modules), sys.modules.keys()\n"
+    )
+    environment = {**os.environ}
+    environment.pop("STRIDEDVIEW_ENABLE", None)
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, env=environment
+    )
+
+
+def test_routes_when_ingest_is_not_built_then_none_are_shown(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stridedview._ingest", None)
+    assert _status.routes() == []
+
+
+def test_render_when_there_are_routes_then_each_has_a_line():
+    facts = _status.collect()
+    facts["routes"] = [
+        {"producer": "torch.Tensor", "route": "C ABI", "reason": ""},
+        {"producer": "jax.Array", "route": "DLPack", "reason": "read-only"},
+    ]
+    lines = [line.split() for line in _status.render(facts).splitlines()]
+    assert ["torch.Tensor", "C", "ABI", "-"] in lines
+    assert ["jax.Array", "DLPack", "read-only"] in lines
+
+
+def test_demo_when_there_is_no_gpu_then_the_simulator_gives_the_right_result():
+    pytest.importorskip("torch")
+    done = run_main("demo", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("No GPU: ")
+    assert "matches torch.softmax" in done.stdout
+
+
+def test_demo_when_a_peer_is_missing_then_it_says_what_to_install(monkeypatch, capsys):
+    def refuse(name):
+        raise ImportError(f"{name} is not installed; pip install {name}")
+
+    monkeypatch.setattr(_peers, "check", refuse)
+    assert __main__.main(["demo"]) == 1
+    assert "pip install numba-cuda" in capsys.readouterr().err
+
+
+SCRIPT = """
+import sys
+import stridedview
+print(__name__, sys.argv, sys.path[0], stridedview.is_enabled())
+import beside
+sys.exit(beside.STATUS)
+"""
+
+
+def test_run_when_given_a_script_then_it_runs_as_a_script_with_numba_patched(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("STATUS = 7")
+    done = run_main("run", str(script), "--json", "-x", NUMBA_ENABLE_CUDASIM="1")
+    assert done.returncode == 7, done.stderr
+    expected = f"__main__ {[str(script), '--json', '-x']} {tmp_path} True"
+    assert done.stdout.strip() == expected
+
+
+def test_run_when_numba_is_refused_then_the_reason_is_told(monkeypatch, tmp_path, capsys):
+    def refuse():
+        raise ImportError("found numba-cuda 9.9")
+
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError")
+    monkeypatch.setattr("stridedview.enable", refuse)
+    assert __main__.main(["run", str(script)]) == 1
+    assert "cannot be enabled: found numba-cuda 9.9" in capsys.readouterr().err
+
+
+def test_run_when_there_is_no_such_script_then_exit_status_is_two(capsys):
+    assert __main__.main(["run", "no-such-script.py"]) == 2
+    assert "no-such-script.py" in capsys.readouterr().err
