@@ -1,0 +1,109 @@
+"""Topic ``numba-suite``: numba-cuda's own launch benchmark, before and after.
+
+The benchmark file of the installed numba-cuda is run unchanged by pytest-benchmark
+in a child process, once as it is and once with ``STRIDEDVIEW_ENABLE=1``. It is
+copied to an empty folder first: run in place, pytest would import numba-cuda a
+second time under another name.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench._harness import reason, unavailable
+
+FLOOR = ""
+SUITE = "numba.cuda.tests.benchmarks.test_kernel_launch"
+ROOT = Path(__file__).parent.parent
+BEFORE, AFTER = "numba-cuda", "stridedview"
+
+# Says in the end whether the patch was in place: a variable that nothing reads would
+# otherwise give an "after" that is a second "before".
+CONFTEST = """\
+import json, pathlib, sys
+
+def pytest_sessionfinish(session):
+    package = sys.modules.get("stridedview")
+    enabled = bool(package and package.is_enabled())
+    pathlib.Path(__file__).with_name("enabled.json").write_text(json.dumps(enabled))
+"""
+
+
+def suite_file():
+    """Return the path of the installed benchmark file.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If numba-cuda is not installed or comes without it.
+    """
+    found = importlib.util.find_spec(SUITE)
+    if found is None:
+        raise ModuleNotFoundError(f"no {SUITE} in this numba-cuda")
+    return Path(found.origin)
+
+
+def run_child(folder, *, enable, options):
+    """Run the suite in a child and return (benchmarks, whether we were enabled)."""
+    shutil.copy(suite_file(), folder)
+    Path(folder, "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    Path(folder, "conftest.py").write_text(CONFTEST)
+    environment = {key: value for key, value in os.environ.items() if key != "STRIDEDVIEW_ENABLE"}
+    if enable:
+        environment["STRIDEDVIEW_ENABLE"] = "1"
+    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    command = [sys.executable, "-m", "pytest", "-q", "--benchmark-json=out.json"]
+    if options.quick:
+        command += ["--benchmark-min-rounds=5", "--benchmark-max-time=0.05"]
+    if importlib.util.find_spec("pytest_randomly"):
+        command += ["-p", "no:randomly"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    out = Path(folder, "out.json")
+    if not out.exists():
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        raise RuntimeError(f"the suite wrote no result: {said}")
+    enabled = json.loads(Path(folder, "enabled.json").read_text())
+    return json.loads(out.read_text())["benchmarks"], enabled
+
+
+def rows_of(benchmarks, contender):
+    """Return our rows of pytest-benchmark's figures, seconds turned to microseconds."""
+    rows = []
+    for each in benchmarks:
+        stats = each["stats"]
+        figures = {key: stats[key] * 1e6 for key in ("median", "iqr", "min")}
+        row_id = "numba-suite." + each["name"].removeprefix("test_")
+        head = {"id": row_id, "contender": contender, "unit": "us"}
+        rows.append({**head, **figures, "n": stats["rounds"], "calls": stats["iterations"], "note": ""})
+    return rows
+
+
+def run(options):
+    """Run the suite twice and return the rows of both, before first."""
+    rows = []
+    for contender, enable in ((BEFORE, False), (AFTER, True)):
+        if not options.wants("numba-suite", contender):
+            continue
+        options.progress(f"numba-cuda's suite: {contender}")
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                benchmarks, enabled = run_child(folder, enable=enable, options=options)
+        except Exception as error:  # no numba-cuda, no pytest-benchmark: the row says so
+            rows.append(unavailable("numba-suite", contender, reason(error)))
+            continue
+        if enabled is not enable:
+            why = f"STRIDEDVIEW_ENABLE {'had no effect' if enable else 'was not needed'} in the child"
+            rows.append(unavailable("numba-suite", contender, why))
+            continue
+        if not benchmarks:
+            rows.append(unavailable("numba-suite", contender, "the suite skipped every case"))
+        rows += rows_of(benchmarks, contender)
+    return rows
