@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench <topic>`` measures, ``python -m bench table`` prints."""
+"""The command line: ``python -m bench TOPIC`` measures, ``... table FILE`` prints."""
 
 import argparse
 import importlib
@@ -6,7 +6,7 @@ import re
 import sys
 
 from bench import _report
-from bench._harness import Options
+from bench._harness import Options, silent
 
 TOPICS = {
     "launch": ("launch", "host cost of one launch, 1, 3 and 26 arguments"),
@@ -39,20 +39,36 @@ def parser():
     for name, (_, text) in TOPICS.items():
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument("--json", metavar="PATH", help="write the result there")
-        one.add_argument("--quick", action="store_true", help="few and short bursts: to try, not to report")
         one.add_argument(
-            "--only", metavar="REGEX", type=pattern, help="only rows whose 'id contender' matches"
+            "--quick",
+            action="store_true",
+            help="few and short bursts: to try, not to report",
+        )
+        one.add_argument(
+            "--only",
+            metavar="REGEX",
+            type=pattern,
+            help="only rows whose 'id contender' matches",
         )
         one.add_argument("--rounds", type=int, metavar="N", help="bursts a row")
-        one.add_argument("--peers", action="store_true", help="also the peers that take long to compile")
         one.add_argument(
-            "--standin", action="store_true", help="on the stand-in driver of the tests: no GPU needed"
+            "--peers", action="store_true", help="also the peers that take long to compile"
+        )
+        one.add_argument(
+            "--standin",
+            action="store_true",
+            help="on the stand-in driver of the tests: no GPU needed",
         )
         one.add_argument("--verbose", action="store_true", help="say what is being done")
     table = commands.add_parser("table", help="print the Markdown table of a result")
     table.add_argument("file", metavar="FILE")
     table.add_argument("--full", action="store_true", help="every figure of every row")
     return main
+
+
+def say(text):
+    """Report progress, beside the table."""
+    print(text, file=sys.stderr)
 
 
 def main(arguments=None):
@@ -69,7 +85,7 @@ def main(arguments=None):
         standin=given.standin,
         rounds=given.rounds,
         floor=getattr(module, "FLOOR", ""),
-        progress=(lambda text: print(text, file=sys.stderr)) if given.verbose else (lambda text: None),
+        progress=say if given.verbose else silent,
     )
     rows = module.run(options)
     settings = {"quick": given.quick, "rounds": options.count(), "standin": given.standin}

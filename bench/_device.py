@@ -34,7 +34,7 @@ class Device:
                 self.standin.load()
                 self.standin.recording(False)
             self._probe()
-        except Exception as error:  # no driver, no device, no peer: all are "not here"
+        except Exception as error:  # noqa: BLE001 - no driver, no device: all are "not here"
             self.missing = reason(error)
 
     @staticmethod
@@ -67,6 +67,13 @@ class Device:
         if self.standin:
             return self.standin.torch_tensor(shape, getattr(torch, dtype))
         return torch.empty(shape, dtype=getattr(torch, dtype), device="cuda:0")
+
+    def any_torch_tensor(self, shape=(EXTENT,), dtype=DTYPE):
+        """Return a torch tensor on the device, or on the host if there is none."""
+        if self.present:
+            return self.torch_tensor(shape, dtype)
+        torch = peer("torch")
+        return torch.empty(shape, dtype=getattr(torch, dtype))
 
     def device_array(self, shape=(EXTENT,), dtype=DTYPE):
         """Return a DeviceNDArray; its values are not set."""

@@ -24,6 +24,10 @@ QUICK_ROUNDS = 5
 QUICK_BURST = 20
 
 
+def silent(_):
+    """Report no progress."""
+
+
 class UnavailableError(Exception):
     """A contender that cannot run here, with the reason as its message."""
 
@@ -44,6 +48,8 @@ class Contender:
         Whether stridedview's patch of numba-cuda is in place while it runs.
     calls
         Calls a burst.
+    rounds
+        Rounds at most, for calls that take long; 0 is as many as the run has.
     moved
         Bytes that one call moves, for a rate beside the time.
     note
@@ -55,6 +61,7 @@ class Contender:
     make: Callable[[], Callable[[int], int]]
     patched: bool = False
     calls: int = BURST
+    rounds: int = 0
     moved: int = 0
     note: str = ""
 
@@ -74,7 +81,7 @@ class Options:
     standin: bool = False
     rounds: int | None = None
     floor: str = "raw"
-    progress: Callable[[str], None] = field(default=lambda text: None)
+    progress: Callable[[str], None] = silent
 
     def wants(self, row_id, name):
         """Return whether ``--only`` lets this row through."""
@@ -124,7 +131,11 @@ def summarize(samples):
 
 def add_ratios(rows, floor):
     """Add each row's median over that of the floor's row of the same id, in place."""
-    floors = {row["id"]: row["median"] for row in rows if row["contender"] == floor and "median" in row}
+    floors = {
+        row["id"]: row["median"]
+        for row in rows
+        if row["contender"] == floor and "median" in row
+    }
     for row in rows:
         base = floors.get(row["id"])
         if base and "median" in row:
@@ -167,6 +178,16 @@ def patch(wanted):
     finally:
         if wanted != was:
             (package.enable if was else package.disable)()
+
+
+def keep(burst, *alive):
+    """Return the burst, holding on to what its C side only points to."""
+
+    def kept(n):
+        return burst(n)
+
+    kept.alive = alive
+    return kept
 
 
 def timed(call, *, sync=None):
@@ -231,6 +252,11 @@ class _Running:
     samples: list = field(default_factory=list)
     failure: str | None = None
 
+    def due(self, patched, number):
+        """Return whether this one has a turn in a round under a state of the patch."""
+        limit = self.contender.rounds or number + 1
+        return self.contender.patched is patched and number < limit
+
 
 def _start(contender, options, sync):
     calls = min(contender.calls, QUICK_BURST) if options.quick else contender.calls
@@ -252,7 +278,7 @@ def _turn(running, sync):
         taken = running.burst(running.calls)
         running.samples.append(taken / running.calls / 1000)
         sync()
-    except Exception as error:  # a peer that breaks costs its row, not the run
+    except Exception as error:  # noqa: BLE001 - as above
         running.failure = reason(error)
 
 
@@ -278,16 +304,17 @@ def measure(contenders, options, sync=lambda: None):
         options.progress(f"preparing {contender.key}")
         try:
             started[contender.key] = _start(contender, options, sync)
-        except Exception as error:  # as above: the reason goes into the row
+        except Exception as error:  # noqa: BLE001 - a peer that breaks costs its row, not the run
             started[contender.key] = reason(error)
     live = [each for each in started.values() if isinstance(each, _Running)]
     collecting = gc.isenabled()
-    gc.disable()
+    gc.disable()  # no collection within a burst; one between rounds, of what is new
+    gc.freeze()
     try:
         for number in range(options.count()):
             options.progress(f"round {number + 1} of {options.count()}")
             for patched in (False, True):
-                group = [each for each in live if each.contender.patched is patched]
+                group = [each for each in live if each.due(patched, number)]
                 if not group:
                     continue
                 first = number % len(group)
@@ -296,6 +323,7 @@ def measure(contenders, options, sync=lambda: None):
                         _turn(running, sync)
             gc.collect()
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
     rows = [_row(contender, started[contender.key]) for contender in everyone]
@@ -305,7 +333,9 @@ def measure(contenders, options, sync=lambda: None):
 def _row(contender, running):
     why = running if isinstance(running, str) else running.failure
     if why or not running.samples:
-        return unavailable(contender.id, contender.name, why or "no samples", contender.note)
+        return unavailable(
+            contender.id, contender.name, why or "no samples", contender.note
+        )
     row = {
         "id": contender.id,
         "contender": contender.name,

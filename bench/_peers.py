@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import _floor, _kernels
 from bench._device import peer
-from bench._harness import call_with
+from bench._harness import call_with, keep
 
 THREADS = 128
 
@@ -57,64 +57,66 @@ def cuda_core(device, number):
 # entry point comes in as an address, so no CUDA header is compiled.
 PACK = """
 #include <cstdint>
+#include <stdexcept>
 using launch_fn = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, void*, void**, void**);
-static launch_fn the_launch;
-static void* the_functions[32];
-static int (*the_stream)(int, void**);
+static launch_fn driver_launch;
+static int (*torch_stream)(int, void**);
+static void* functions[32];
 
 static inline void pack(int64_t* words, const void* data, int64_t extent, int64_t stride) {
-  words[0] = 0; words[1] = 0; words[2] = extent; words[3] = 4;
-  words[4] = reinterpret_cast<int64_t>(data); words[5] = extent; words[6] = stride * 4;
+  const int64_t address = reinterpret_cast<int64_t>(data);
+  const int64_t packed[] = {0, 0, extent, 4, address, extent, stride * 4};
+  for (int i = 0; i < 7; i++) words[i] = packed[i];
 }
 
-static inline int launch(int number, int64_t* words, void* stream) {
+static inline void launch(int number, int64_t* words, void* stream) {
   size_t size = sizeof(int64_t) * 7 * number;
-  void* extra[] = {reinterpret_cast<void*>(1), words, reinterpret_cast<void*>(2), &size, nullptr};
-  return the_launch(the_functions[number], 1, 1, 1, 128, 1, 1, 0, stream, nullptr, extra);
+  void* buffer = reinterpret_cast<void*>(1);
+  void* buffer_size = reinterpret_cast<void*>(2);
+  void* extra[] = {buffer, words, buffer_size, &size, nullptr};
+  void* function = functions[number];
+  if (driver_launch(function, 1, 1, 1, 128, 1, 1, 0, stream, nullptr, extra) != 0)
+    throw std::runtime_error("launch failed");
 }
 
-void setup(int64_t launch_address, int64_t stream_address, int64_t number, int64_t function) {
-  the_launch = reinterpret_cast<launch_fn>(launch_address);
-  the_stream = reinterpret_cast<int (*)(int, void**)>(stream_address);
-  the_functions[number] = reinterpret_cast<void*>(function);
+void setup(int64_t launch_address, int64_t stream_address, int64_t number,
+           int64_t function) {
+  driver_launch = reinterpret_cast<launch_fn>(launch_address);
+  torch_stream = reinterpret_cast<int (*)(int, void**)>(stream_address);
+  functions[number] = reinterpret_cast<void*>(function);
 }
 """
-
-
-def _entry(number, kind, data, extent, stride, find_stream):
-    """Return the C++ function that takes ``number`` tensors of a kind."""
-    parameters = ", ".join(f"{kind} t{index}" for index in range(number))
-    packs = "".join(
-        f"  pack(words + 7 * {index}, {data}, {extent}, {stride});\n".replace("$", f"t{index}")
-        for index in range(number)
-    )
-    return (
-        f"void launch_{number}({parameters}) {{\n  int64_t words[7 * {number}];\n{packs}"
-        f"  void* stream = nullptr;\n  {find_stream}\n"
-        f'  if (launch({number}, words, stream) != 0) throw std::runtime_error("launch failed");\n}}\n'
-    )
-
-
-def _extension_source(include, *form):
-    entries = "".join(_entry(number, *form) for number in _kernels.NUMBERS)
-    return f"{include}\n#include <stdexcept>\n{PACK}\n{entries}"
-
-
 TORCH_FORM = (
     "const at::Tensor&",
     "$.data_ptr()",
-    "$.size(0)",
-    "$.stride(0)",
-    "if (the_stream) the_stream(t0.get_device(), &stream);",
+    "if (torch_stream) torch_stream(t0.get_device(), &stream);",
 )
 TVM_FORM = (
     "tvm::ffi::TensorView",
     "static_cast<char*>($.data_ptr()) + $.byte_offset()",
-    "$.size(0)",
-    "$.stride(0)",
     "stream = TVMFFIEnvGetStream(t0.device().device_type, t0.device().device_id);",
 )
+
+
+def _entry(number, kind, data, find_stream):
+    """Return the C++ function that takes ``number`` tensors of a kind."""
+    tensors = [f"t{index}" for index in range(number)]
+    lines = [
+        f"void launch_{number}({', '.join(f'{kind} {tensor}' for tensor in tensors)}) {{",
+        f"  int64_t words[7 * {number}];",
+        "  void* stream = nullptr;",
+        f"  {find_stream}",
+    ]
+    for index, tensor in enumerate(tensors):
+        pointer = data.replace("$", tensor)
+        facts = f"{pointer}, {tensor}.size(0), {tensor}.stride(0)"
+        lines.append(f"  pack(words + 7 * {index}, {facts});")
+    return "\n".join([*lines, f"  launch({number}, words, stream);", "}", ""])
+
+
+def _extension_source(form):
+    return PACK + "".join(_entry(number, *form) for number in _kernels.NUMBERS)
 
 
 def _functions():
@@ -132,7 +134,7 @@ def _torch_module():
     extension = peer("torch.utils.cpp_extension")
     return extension.load_inline(
         "launch_torch",
-        _extension_source("", *TORCH_FORM),
+        _extension_source(TORCH_FORM),
         functions=_functions(),
         extra_cflags=["-O2"],
         build_directory=_folder("torch"),
@@ -144,7 +146,7 @@ def _tvm_module():
     peer("tvm_ffi")
     return peer("tvm_ffi.cpp").load_inline(
         "launch_tvm",
-        cpp_sources=_extension_source("", *TVM_FORM),
+        cpp_sources=_extension_source(TVM_FORM),
         functions=_functions(),
         extra_cflags=["-O2"],
         build_directory=_folder("tvm"),
@@ -169,8 +171,10 @@ def _extension(module, stream_address, device, number):
     floor = _floor.loaded()
     function = floor.function(int(kernel._codelibrary.get_cufunc().kernel.handle))
     module.setup(floor.launch_address(), stream_address, number, function)
-    burst = call_with("function({args})", tensors, function=getattr(module, f"launch_{number}"))
-    return lambda n, alive=dispatcher: burst(n)
+    burst = call_with(
+        "function({args})", tensors, function=getattr(module, f"launch_{number}")
+    )
+    return keep(burst, dispatcher)
 
 
 def torch_extension(device, number):
@@ -185,19 +189,21 @@ def tvm_ffi(device, number):
     return _extension(_tvm_module(), 0, device, number)
 
 
-def _mlir(device, number, arrays):
+def _mlir(number, arrays):
     cuda = peer("numba_cuda_mlir.cuda")
-    return call_with("function({args})", arrays, function=cuda.jit(_kernels.EMPTY[number])[1, THREADS])
+    return call_with(
+        "function({args})", arrays, function=cuda.jit(_kernels.EMPTY[number])[1, THREADS]
+    )
 
 
 def numba_cuda_mlir(device, number):
     """numba-cuda-mlir with its own device arrays."""
     device.require()
     cuda = peer("numba_cuda_mlir.cuda")
-    return _mlir(device, number, [cuda.device_array(128, "float32") for _ in range(number)])
+    return _mlir(number, [cuda.device_array(128, "float32") for _ in range(number)])
 
 
 def numba_cuda_mlir_torch(device, number):
     """numba-cuda-mlir with torch tensors, which it may refuse."""
     device.require()
-    return _mlir(device, number, [device.torch_tensor() for _ in range(number)])
+    return _mlir(number, [device.torch_tensor() for _ in range(number)])

@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 SCHEMA = 1
+MOST_COLUMNS = 8
 PACKAGES = (
     "stridedview",
     "numba-cuda",
@@ -36,7 +37,12 @@ PACKAGES = (
 def _answer(*command):
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent, timeout=30
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parent,
+            timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -65,13 +71,10 @@ def machine():
 @functools.cache
 def versions():
     """Return the installed version of each package that a row may depend on."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    everything = {
+        each.metadata["Name"]: each.version for each in importlib.metadata.distributions()
+    }
+    return {name: everything[name] for name in PACKAGES if name in everything}
 
 
 def revision():
@@ -113,21 +116,19 @@ def number(value):
     """Return a figure with three significant digits or more, never an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    return (
+        f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    )
 
 
 def _cell(row):
+    """Return a row's figure, a rate if it has one, with the ratio in brackets."""
     if row is None:
         return ""
     if "unavailable" in row:
         return "-"
-    text = number(row["median"])
-    extras = []
-    if "ratio" in row:
-        extras.append(f"{row['ratio']:.2f}x")
-    if "gb_per_s" in row:
-        extras.append(f"{number(row['gb_per_s'])} GB/s")
-    return f"{text} ({', '.join(extras)})" if extras else text
+    text = f"{number(row['gb_per_s'])} GB/s" if "gb_per_s" in row else number(row["median"])
+    return f"{text} ({row['ratio']:.2f}x)" if "ratio" in row else text
 
 
 def _markdown(header, lines):
@@ -140,16 +141,23 @@ def _ordered(values):
 
 
 def wide(content):
-    """Return the table with a line a contender and a column an operation."""
+    """Return the table of contenders and operations, the longer side downwards.
+
+    A contender of which nothing was measured is left out.
+    """
     rows = {(row["contender"], row["id"]): row for row in content["rows"]}
-    ids = _ordered(row["id"] for row in content["rows"])
-    prefix = content["topic"] + "."
-    lines = []
-    for name in _ordered(row["contender"] for row in content["rows"]):
-        cells = [_cell(rows.get((name, row_id))) for row_id in ids]
-        if any(cell not in ("", "-") for cell in cells):
-            lines.append([name, *cells])
-    return _markdown(["", *(row_id.removeprefix(prefix) for row_id in ids)], lines)
+    measured = [row for row in content["rows"] if "unavailable" not in row]
+    ids = _ordered(row["id"] for row in measured)
+    names = _ordered(row["contender"] for row in measured)
+    short = {row_id: row_id.removeprefix(content["topic"] + ".") for row_id in ids}
+    if len(ids) > MOST_COLUMNS:
+        lines = [
+            [short[row_id], *(_cell(rows.get((name, row_id))) for name in names)]
+            for row_id in ids
+        ]
+        return _markdown(["", *names], lines)
+    lines = [[name, *(_cell(rows.get((name, row_id))) for row_id in ids)] for name in names]
+    return _markdown(["", *short.values()], lines)
 
 
 def long(content):
@@ -161,7 +169,9 @@ def long(content):
         ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
         rate = number(row["gb_per_s"]) if "gb_per_s" in row else ""
         figures = [number(row[key]) for key in ("median", "iqr", "min")]
-        lines.append([row["id"] + " " + row["contender"], *figures, str(row["n"]), ratio, rate])
+        lines.append(
+            [row["id"] + " " + row["contender"], *figures, str(row["n"]), ratio, rate]
+        )
     return _markdown(["row", "median", "spread", "min", "n", "over floor", "GB/s"], lines)
 
 
@@ -169,23 +179,35 @@ def describe(content):
     """Return the machine, the versions and the date as one paragraph."""
     box = content["machine"]
     places = [box["gpu"] or "no GPU", f"driver {box['driver']}" if box["driver"] else None]
-    places += [box["cpu"], f"{box['cores']} cores", box["system"], f"Python {box['python']}"]
+    places += [
+        box["cpu"],
+        f"{box['cores']} cores",
+        box["system"],
+        f"Python {box['python']}",
+    ]
     found = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     unit = next((row["unit"] for row in content["rows"] if "unit" in row), "us")
     kind = {"us": "Median microseconds a call", "instructions": "Instructions a call"}[unit]
-    floor = f"; in brackets the ratio over `{content['floor']}`" if content["floor"] else ""
+    ratios = any("ratio" in row for row in content["rows"])
+    floor = f"; in brackets the time over that of `{content['floor']}`" if ratios else ""
+    tries = [word for word in ("quick", "standin") if content["settings"].get(word)]
+    kept = f" A {' and '.join(tries)} run: not for reporting." if tries else ""
     where = ", ".join(place for place in places if place)
-    return f"{kind}{floor}. {where}; {found}; {content['date'][:10]}."
+    return f"{kind}{floor}. {where}; {found}; {content['date'][:10]}.{kept}"
 
 
 def table(content, *, full=False):
     """Return a result as Markdown: table, description, and who is missing and why."""
-    parts = [(long if full else wide)(content), describe(content)]
+    anything = any("median" in row for row in content["rows"])
+    parts = [(long if full else wide)(content)] if anything else ["Nothing was measured."]
+    parts.append(describe(content))
     missing = {}
     for row in content["rows"]:
         if "unavailable" in row:
             missing.setdefault((row["contender"], row["unavailable"]), []).append(row["id"])
     if missing:
-        lines = [f"- {name} ({', '.join(ids)}): {why}" for (name, why), ids in missing.items()]
+        lines = [
+            f"- {name} ({', '.join(ids)}): {why}" for (name, why), ids in missing.items()
+        ]
         parts.append("Not measured:\n\n" + "\n".join(lines))
     return "\n\n".join(parts)

@@ -102,9 +102,17 @@ def total(text):
 
 def child_problem(stderr):
     """Return the child's own reason, or the last thing that it said."""
-    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("==")]
-    said = [line.removeprefix(CHILD_ERROR) for line in lines if line.startswith(CHILD_ERROR)]
-    return (said or [reason(UnavailableError(line)) for line in lines[-1:]] or ["the child said nothing"])[0]
+    lines = [
+        line for line in stderr.splitlines() if line.strip() and not line.startswith("==")
+    ]
+    said = [
+        line.removeprefix(CHILD_ERROR) for line in lines if line.startswith(CHILD_ERROR)
+    ]
+    return (
+        said
+        or [reason(UnavailableError(line)) for line in lines[-1:]]
+        or ["the child said nothing"]
+    )[0]
 
 
 def launch_for_callgrind(case, arguments):
@@ -144,12 +152,20 @@ def run(options):
                 rows.append(unavailable(row_id, case, reason(error)))
                 continue
             figures = {"median": found, "iqr": 0.0, "min": found, "n": 1}
-            rows.append({"id": row_id, "contender": case, "unit": "instructions", **figures, "note": ""})
+            rows.append(
+                {
+                    "id": row_id,
+                    "contender": case,
+                    "unit": "instructions",
+                    **figures,
+                    "note": "",
+                }
+            )
     return add_ratios(rows, FLOOR)
 
 
 if __name__ == "__main__":
     try:
         launch_for_callgrind(sys.argv[1], int(sys.argv[2]))
-    except Exception as error:  # the parent makes a row of it
+    except Exception as error:  # noqa: BLE001 - the parent makes a row of it
         sys.exit(CHILD_ERROR + reason(error))

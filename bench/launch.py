@@ -9,7 +9,7 @@ from functools import partial
 
 from bench import _floor, _peers
 from bench._device import Device, peer
-from bench._harness import Contender, call_with, measure, public, timed
+from bench._harness import Contender, call_with, keep, measure, public, timed
 from bench._kernels import EMPTY, NUMBERS
 
 GRID, BLOCK = 1, 128
@@ -35,24 +35,29 @@ def raw_launch(device, number):
     handle = int(kernel._codelibrary.get_cufunc().kernel.handle)
     pointers = [each.__cuda_array_interface__["data"][0] for each in arrays]
     params = b"".join(_floor.array_words(pointer, (128,), 4) for pointer in pointers)
-    return floor.Launch(floor.function(handle), GRID, BLOCK, 0, params), (arrays, dispatcher)
+    return floor.Launch(floor.function(handle), GRID, BLOCK, 0, params), (
+        arrays,
+        dispatcher,
+    )
 
 
 def raw(device, number):
     launch, alive = raw_launch(device, number)
-    return lambda n, alive=alive: launch.burst(n)
+    return keep(launch.burst, alive)
 
 
 def raw_call(device, number):
     launch, (arrays, dispatcher) = raw_launch(device, number)
     burst = call_with("function({args})", arrays, function=launch)
-    return lambda n, alive=dispatcher: burst(n)
+    return keep(burst, dispatcher)
 
 
 def numba(make_array, device, number):
     """Launch a configured kernel: ``k = kernel[grid, block]`` once, ``k(...)`` again."""
     arrays = [make_array() for _ in range(number)]
-    return call_with("function({args})", arrays, function=compiled(device, number, arrays)[GRID, BLOCK])
+    return call_with(
+        "function({args})", arrays, function=compiled(device, number, arrays)[GRID, BLOCK]
+    )
 
 
 def numba_written(make_array, device, number):
@@ -82,10 +87,20 @@ def rows_of(device):
         (FLOOR, raw, False, "C loop, the GIL held"),
         ("raw call", raw_call, False, "the same call made once a Python call"),
         ("stridedview torch", partial(numba, device.torch_tensor), True, ""),
-        ("stridedview StridedView", partial(numba, view), True, "imported before the timed part"),
+        (
+            "stridedview StridedView",
+            partial(numba, view),
+            True,
+            "imported before the timed part",
+        ),
         ("stridedview DeviceNDArray", partial(numba, device.device_array), True, ""),
         ("stridedview cupy", partial(numba, device.cupy_array), True, ""),
-        ("stridedview torch, written out", partial(numba_written, device.torch_tensor), True, written),
+        (
+            "stridedview torch, written out",
+            partial(numba_written, device.torch_tensor),
+            True,
+            written,
+        ),
         ("stridedview prepared", prepared, True, "parameters packed before the timed part"),
         ("numba-cuda torch", partial(numba, device.torch_tensor), False, stock),
         ("numba-cuda DeviceNDArray", partial(numba, device.device_array), False, stock),
@@ -98,14 +113,24 @@ def rows_of(device):
         ),
         ("triton torch", _peers.triton, False, "kernel[grid](...), its only form"),
         ("cupy RawKernel", _peers.cupy_raw_kernel, False, "pointer parameters"),
-        ("cuda.core data_ptr", _peers.cuda_core, False, "pointer parameters; data_ptr() included"),
+        (
+            "cuda.core data_ptr",
+            _peers.cuda_core,
+            False,
+            "pointer parameters; data_ptr() included",
+        ),
     ]
 
 
-def slow_to_build(device):
+def slow_to_build():
     """Return the contenders that compile for half a minute, or change other modules."""
     return [
-        ("torch extension", _peers.torch_extension, False, "C++ function, packs Numba's parameters"),
+        (
+            "torch extension",
+            _peers.torch_extension,
+            False,
+            "C++ function, packs Numba's parameters",
+        ),
         ("tvm-ffi torch", _peers.tvm_ffi, False, "C++ function, packs Numba's parameters"),
         ("numba-cuda-mlir", _peers.numba_cuda_mlir, False, "its own device arrays"),
         ("numba-cuda-mlir torch", _peers.numba_cuda_mlir_torch, False, ""),
@@ -118,7 +143,9 @@ def references(device):
     def empty():
         torch = peer("torch")
         device.require()
-        return call_with("function(128, device=where)", [], function=torch.empty, where="cuda:0")
+        return call_with(
+            "function(128, device=where)", [], function=torch.empty, where="cuda:0"
+        )
 
     def data_ptr():
         return call_with("{args}", [device.torch_tensor()], each="{}.data_ptr()")
@@ -131,9 +158,11 @@ def references(device):
 
 def contenders(options, device):
     """Return the contenders of this topic, floor first."""
-    found = rows_of(device) + (slow_to_build(device) if options.peers else [])
+    found = rows_of(device) + (slow_to_build() if options.peers else [])
     launches = [
-        Contender(f"launch.{number}", name, partial(make, device, number), patched, note=note)
+        Contender(
+            f"launch.{number}", name, partial(make, device, number), patched, note=note
+        )
         for name, make, patched, note in found
         for number in NUMBERS
     ]

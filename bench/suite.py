@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench._harness import reason, unavailable
+from bench._harness import UnavailableError, reason, unavailable
 
-FLOOR = ""
+FLOOR = "numba-cuda"  # "before" is what "after" is divided by
 SUITE = "numba.cuda.tests.benchmarks.test_kernel_launch"
 ROOT = Path(__file__).parent.parent
 BEFORE, AFTER = "numba-cuda", "stridedview"
@@ -53,7 +53,9 @@ def run_child(folder, *, enable, options):
     shutil.copy(suite_file(), folder)
     Path(folder, "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     Path(folder, "conftest.py").write_text(CONFTEST)
-    environment = {key: value for key, value in os.environ.items() if key != "STRIDEDVIEW_ENABLE"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "STRIDEDVIEW_ENABLE"
+    }
     if enable:
         environment["STRIDEDVIEW_ENABLE"] = "1"
     paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
@@ -80,10 +82,31 @@ def rows_of(benchmarks, contender):
     for each in benchmarks:
         stats = each["stats"]
         figures = {key: stats[key] * 1e6 for key in ("median", "iqr", "min")}
-        row_id = "numba-suite." + each["name"].removeprefix("test_")
-        head = {"id": row_id, "contender": contender, "unit": "us"}
-        rows.append({**head, **figures, "n": stats["rounds"], "calls": stats["iterations"], "note": ""})
+        rows.append(
+            {
+                "id": "numba-suite." + each["name"].removeprefix("test_"),
+                "contender": contender,
+                "unit": "us",
+                **figures,
+                "n": stats["rounds"],
+                "calls": stats["iterations"],
+                "note": "",
+            }
+        )
     return rows
+
+
+def measure_one(contender, *, enable, options):
+    """Return the rows of one run of the suite."""
+    with tempfile.TemporaryDirectory() as folder:
+        benchmarks, enabled = run_child(folder, enable=enable, options=options)
+    if enable and not enabled:
+        raise UnavailableError("STRIDEDVIEW_ENABLE=1 had no effect: is our .pth installed?")
+    if enabled and not enable:
+        raise UnavailableError("stridedview was on without STRIDEDVIEW_ENABLE")
+    if not benchmarks:
+        raise UnavailableError("the suite skipped every case")
+    return rows_of(benchmarks, contender)
 
 
 def run(options):
@@ -94,16 +117,7 @@ def run(options):
             continue
         options.progress(f"numba-cuda's suite: {contender}")
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                benchmarks, enabled = run_child(folder, enable=enable, options=options)
-        except Exception as error:  # no numba-cuda, no pytest-benchmark: the row says so
+            rows += measure_one(contender, enable=enable, options=options)
+        except Exception as error:  # noqa: BLE001 - a missing peer is the row's reason
             rows.append(unavailable("numba-suite", contender, reason(error)))
-            continue
-        if enabled is not enable:
-            why = f"STRIDEDVIEW_ENABLE {'had no effect' if enable else 'was not needed'} in the child"
-            rows.append(unavailable("numba-suite", contender, why))
-            continue
-        if not benchmarks:
-            rows.append(unavailable("numba-suite", contender, "the suite skipped every case"))
-        rows += rows_of(benchmarks, contender)
     return rows
