@@ -6,6 +6,7 @@ not know which driver is underneath.
 
 import functools
 import importlib
+import os
 
 import numpy
 
@@ -40,6 +41,8 @@ class Device:
     @staticmethod
     def _probe():
         _floor.loaded()
+        # One block is meant: Numba need not warn of it.
+        os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
         from numba import cuda
 
         if not cuda.is_available():

@@ -22,6 +22,8 @@ BURST = 150  # calls a burst: fewer than fill the driver's launch queue
 ROUNDS = 100
 QUICK_ROUNDS = 5
 QUICK_BURST = 20
+BURST_LIMIT = 0.25  # seconds a burst; what takes longer is called less often in one
+ROW_LIMIT = 15.0  # seconds a row; what takes longer gets fewer rounds, never under 5
 
 
 def silent(_):
@@ -130,7 +132,7 @@ def summarize(samples):
 
 
 def add_ratios(rows, floor):
-    """Add each row's median over that of the floor's row of the same id, in place."""
+    """Add to each row, in place, its median over and above its floor's of the same id."""
     floors = {
         row["id"]: row["median"]
         for row in rows
@@ -140,6 +142,7 @@ def add_ratios(rows, floor):
         base = floors.get(row["id"])
         if base and "median" in row:
             row["ratio"] = row["median"] / base
+            row["above"] = row["median"] - base
     return rows
 
 
@@ -249,23 +252,31 @@ class _Running:
     contender: Contender
     burst: Callable[[int], int]
     calls: int
+    rounds: int
     samples: list = field(default_factory=list)
     failure: str | None = None
 
     def due(self, patched, number):
         """Return whether this one has a turn in a round under a state of the patch."""
-        limit = self.contender.rounds or number + 1
-        return self.contender.patched is patched and number < limit
+        return self.contender.patched is patched and number < self.rounds
+
+
+def plan(contender, options, seconds):
+    """Return the calls a burst and the rounds of a contender whose call takes so long."""
+    calls = min(contender.calls, QUICK_BURST) if options.quick else contender.calls
+    calls = max(1, min(calls, int(BURST_LIMIT / max(seconds, 1e-9))))
+    rounds = min(options.count(), contender.rounds or options.count())
+    affordable = max(QUICK_ROUNDS, int(ROW_LIMIT / max(calls * seconds, 1e-9)))
+    return calls, min(rounds, affordable)
 
 
 def _start(contender, options, sync):
-    calls = min(contender.calls, QUICK_BURST) if options.quick else contender.calls
     with patch(contender.patched):
         burst = contender.make()
         burst(1)  # compiles, fills caches
-        burst(1)
+        seconds = min(burst(1), burst(1)) / 1e9
     sync()
-    return _Running(contender, burst, calls)
+    return _Running(contender, burst, *plan(contender, options, seconds))
 
 
 def _turn(running, sync):

@@ -122,13 +122,21 @@ def number(value):
 
 
 def _cell(row):
-    """Return a row's figure, a rate if it has one, with the ratio in brackets."""
+    """Return a row's figure, a rate if it has one, and in brackets how far the floor is.
+
+    A ratio of times; a difference of counts, since most of the floor's own count is
+    the stand-in driver's.
+    """
     if row is None:
         return ""
     if "unavailable" in row:
         return "-"
     text = f"{number(row['gb_per_s'])} GB/s" if "gb_per_s" in row else number(row["median"])
-    return f"{text} ({row['ratio']:.2f}x)" if "ratio" in row else text
+    if "ratio" not in row:
+        return text
+    if row["unit"] == "instructions":
+        return f"{text} (+{number(row['above'])})"
+    return f"{text} ({row['ratio']:.2f}x)"
 
 
 def _markdown(header, lines):
@@ -189,7 +197,8 @@ def describe(content):
     unit = next((row["unit"] for row in content["rows"] if "unit" in row), "us")
     kind = {"us": "Median microseconds a call", "instructions": "Instructions a call"}[unit]
     ratios = any("ratio" in row for row in content["rows"])
-    floor = f"; in brackets the time over that of `{content['floor']}`" if ratios else ""
+    over = "difference from" if unit == "instructions" else "ratio over"
+    floor = f"; in brackets the {over} `{content['floor']}`" if ratios else ""
     tries = [word for word in ("quick", "standin") if content["settings"].get(word)]
     kept = f" A {' and '.join(tries)} run: not for reporting." if tries else ""
     where = ", ".join(place for place in places if place)

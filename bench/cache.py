@@ -16,7 +16,11 @@ from bench._kernels import EMPTY, NUMBERS
 
 FLOOR = launch.FLOOR
 ROUNDS = 20
-WHO = (("numba-cuda torch", False), ("stridedview torch", True))
+WHO = (
+    ("numba-cuda torch", "torch_tensor", False),
+    ("numba-cuda DeviceNDArray", "device_array", False),
+    ("stridedview torch", "torch_tensor", True),
+)
 
 
 def first_launches(prepare, arrays):
@@ -34,51 +38,49 @@ def first_launches(prepare, arrays):
     return burst
 
 
-def torch_tensors(device, number):
-    return [device.torch_tensor() for _ in range(number)]
-
-
-def compile_first(device, number):
+def compile_first(_, make_array, number):
     jit = peer("numba.cuda").jit
-    tensors = torch_tensors(device, number)
-    return first_launches(lambda: jit(EMPTY[number])[launch.GRID, launch.BLOCK], tensors)
+    arrays = [make_array() for _ in range(number)]
+    return first_launches(lambda: jit(EMPTY[number])[launch.GRID, launch.BLOCK], arrays)
 
 
-def from_disk(device, number):
+def from_disk(_, make_array, number):
     """Numba keeps the cache beside the kernel's source, in ``__pycache__``."""
     jit = peer("numba.cuda").jit(cache=True)
-    tensors = torch_tensors(device, number)
-    jit(EMPTY[number])[launch.GRID, launch.BLOCK](*tensors)  # fills the cache
-    return first_launches(lambda: jit(EMPTY[number])[launch.GRID, launch.BLOCK], tensors)
+    arrays = [make_array() for _ in range(number)]
+    jit(EMPTY[number])[launch.GRID, launch.BLOCK](*arrays)  # fills the cache
+    return first_launches(lambda: jit(EMPTY[number])[launch.GRID, launch.BLOCK], arrays)
 
 
-def miss(device, number):
-    """Device arrays compile the overload; tensors then meet it for the first time."""
-    tensors = torch_tensors(device, number)
-    arrays = [device.device_array() for _ in range(number)]
-    prepare = partial(launch.compiled, device, number, arrays)
-    return first_launches(lambda: prepare()[launch.GRID, launch.BLOCK], tensors)
+def miss(device, make_array, number):
+    """Device arrays compile the overload; other arrays then meet it for the first time."""
+    arrays = [make_array() for _ in range(number)]
+    known = [device.device_array() for _ in range(number)]
+    prepare = partial(launch.compiled, device, number, known)
+    return first_launches(lambda: prepare()[launch.GRID, launch.BLOCK], arrays)
 
 
-def hit(device, number):
-    return launch.numba(device.torch_tensor, device, number)
+def hit(device, make_array, number):
+    return launch.numba(make_array, device, number)
 
 
 def contenders(device):
     """Return the contenders of this topic."""
     rows = []
-    for op, make in (("compile", compile_first), ("disk", from_disk), ("miss", miss)):
-        for name, patched in WHO:
-            for number in NUMBERS:
-                build = partial(make, device, number)
-                row_id = f"cache.{op}.{number}"
-                rows.append(Contender(row_id, name, build, patched, calls=1, rounds=ROUNDS))
-    for number in NUMBERS:
-        row_id = f"cache.hit.{number}"
-        rows.append(Contender(row_id, FLOOR, partial(launch.raw, device, number)))
-        rows += [
-            Contender(row_id, name, partial(hit, device, number), on) for name, on in WHO
-        ]
+    slow = {"calls": 1, "rounds": ROUNDS}
+    for op, make, kind in (
+        ("compile", compile_first, slow),
+        ("disk", from_disk, slow),
+        ("miss", miss, slow),
+        ("hit", hit, {}),
+    ):
+        for number in NUMBERS:
+            row_id = f"cache.{op}.{number}"
+            if op == "hit":
+                rows.append(Contender(row_id, FLOOR, partial(launch.raw, device, number)))
+            for name, array, patched in WHO:
+                build = partial(make, device, getattr(device, array), number)
+                rows.append(Contender(row_id, name, build, patched, **kind))
     return rows
 
 

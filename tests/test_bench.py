@@ -127,7 +127,7 @@ def test_measure_when_a_contender_breaks_on_the_way_keeps_the_others():
 
     def burst(n):
         calls.append(n)
-        if len(calls) > 4:
+        if len(calls) > 5:
             raise RuntimeError("gone")
         return n
 
@@ -139,6 +139,20 @@ def test_measure_when_a_contender_breaks_on_the_way_keeps_the_others():
 def test_measure_limits_the_rounds_of_a_slow_contender():
     rows = _harness.measure([contender(rounds=2), contender("b")], QUICK)
     assert [each["n"] for each in rows] == [2, _harness.QUICK_ROUNDS]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1e-6, (150, 100)),
+        (1e-3, (150, 100)),
+        (0.2, (1, 75)),
+        (30.0, (1, 5)),
+        (0.0, (150, 100)),
+    ],
+)
+def test_plan_keeps_a_slow_row_short(seconds, expected):
+    assert _harness.plan(contender(), _harness.Options(), seconds) == expected
 
 
 def test_measure_keeps_to_the_rows_asked_for():
