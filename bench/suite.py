@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench._harness import UnavailableError, reason, unavailable
+from bench._harness import UnavailableError, add_ratios, reason, unavailable
 
 FLOOR = "numba-cuda"  # "before" is what "after" is divided by
 SUITE = "numba.cuda.tests.benchmarks.test_kernel_launch"
@@ -32,6 +32,21 @@ def pytest_sessionfinish(session):
     enabled = bool(package and package.is_enabled())
     pathlib.Path(__file__).with_name("enabled.json").write_text(json.dumps(enabled))
 """
+
+# Our wheel puts its .pth where Python looks for such files. Beside a package that was
+# built in place, or installed to a folder on PYTHONPATH, Python has to be told of it.
+CHILD = """\
+import site, sys
+site.addsitedir(sys.argv.pop(1))
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def package_folder():
+    """Return the folder that holds the stridedview package of this run."""
+    found = importlib.util.find_spec("stridedview")
+    return Path(found.origin).parent.parent if found and found.origin else ROOT
 
 
 def suite_file():
@@ -58,9 +73,10 @@ def run_child(folder, *, enable, options):
     }
     if enable:
         environment["STRIDEDVIEW_ENABLE"] = "1"
-    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    home = str(package_folder())
+    paths = [home, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    command = [sys.executable, "-m", "pytest", "-q", "--benchmark-json=out.json"]
+    command = [sys.executable, "-c", CHILD, home, "-q", "--benchmark-json=out.json"]
     if options.quick:
         command += ["--benchmark-min-rounds=5", "--benchmark-max-time=0.05"]
     if importlib.util.find_spec("pytest_randomly"):
@@ -101,7 +117,9 @@ def measure_one(contender, *, enable, options):
     with tempfile.TemporaryDirectory() as folder:
         benchmarks, enabled = run_child(folder, enable=enable, options=options)
     if enable and not enabled:
-        raise UnavailableError("STRIDEDVIEW_ENABLE=1 had no effect: is our .pth installed?")
+        raise UnavailableError(
+            "STRIDEDVIEW_ENABLE=1 had no effect: no .pth of ours, or it failed"
+        )
     if enabled and not enable:
         raise UnavailableError("stridedview was on without STRIDEDVIEW_ENABLE")
     if not benchmarks:
@@ -120,4 +138,4 @@ def run(options):
             rows += measure_one(contender, enable=enable, options=options)
         except Exception as error:  # noqa: BLE001 - a missing peer is the row's reason
             rows.append(unavailable("numba-suite", contender, reason(error)))
-    return rows
+    return add_ratios(rows, FLOOR)
