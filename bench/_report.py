@@ -114,7 +114,7 @@ def read(path):
 
 def number(value):
     """Return a figure with three significant digits or more, never an exponent."""
-    if value >= 100:
+    if value >= 100 or value == 0:
         return f"{value:,.0f}"
     return (
         f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"

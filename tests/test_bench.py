@@ -289,7 +289,7 @@ def test_table_of_nothing_says_so():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.1234, "0.123"), (4.056, "4.06"), (46.31, "46.3"), (5261.4, "5,261")],
+    [(0.0, "0"), (0.1234, "0.123"), (4.056, "4.06"), (46.31, "46.3"), (5261.4, "5,261")],
 )
 def test_number_keeps_three_digits(value, text):
     assert _report.number(value) == text
