@@ -1,0 +1,1 @@
+"""Benchmarks of stridedview beside its floor and its peers: ``python -m bench``."""
