@@ -311,13 +311,20 @@ def test_launch_when_the_block_exceeds_the_bounds_then_it_is_an_invalid_value(dr
         bounded[1, 129](array)
 
 
-def test_launch_when_dynamic_shared_memory_is_opted_in_then_more_than_48_kb_pass(driver, kernel, function):
+def test_launch_when_dynamic_shared_memory_is_opted_in_then_more_than_48_kb_pass(driver):
+    @cuda.jit("void(int32, float64)")
+    def own(i, x):  # its attributes stay changed
+        pass
+
+    cuda.current_context()
     attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    kernel = kernel_of(own)
+    function = good(cu.cuKernelGetFunction(kernel))
+    good(cu.cuKernelSetAttribute(attribute, 80_000, kernel, 0))
+    assert [launch(function, VALUES, shared=size) for size in (80_000, 80_001)] == [0, 1]
     good(cu.cuFuncSetAttribute(function, attribute, 100_000))
-    assert launch(function, VALUES, shared=100_000) == 0
-    assert launch(function, VALUES, shared=100_001) == 1
-    good(cu.cuKernelSetAttribute(attribute, 49_152, kernel, 0))
-    assert launch(function, VALUES, shared=49_153) == 1
+    good(cu.cuKernelSetAttribute(attribute, 49_152, kernel, 0))  # the function's own value stays
+    assert [launch(function, VALUES, shared=size) for size in (100_000, 100_001)] == [0, 1]
     assert code(cu.cuFuncSetAttribute(function, attribute, 300_000)) == 1
 
 

@@ -11,7 +11,7 @@ __all__ = [
     "Launch", "Ordering", "allocate", "callgrind_start", "callgrind_stop", "calls", "clear", "entry_points",
     "environment", "fail_next", "fail_none", "free", "guard", "hold_events", "hold_launches", "is_behind",
     "launches", "library", "load", "memory_limit", "on_launch", "orderings", "producers", "read", "recording",
-    "regions", "release", "reset", "reset_calls", "sequence", "torch_tensor", "traced", "waiting", "wanted", "write",
+    "regions", "release", "reset", "reset_calls", "sequence", "strict_capture", "torch_tensor", "traced", "waiting", "wanted", "write",
 ]  # fmt: skip
 
 _hook = None  # keeps the C callback alive while the driver may call it
@@ -128,6 +128,11 @@ def hold_events(on: bool) -> None:
     call("hold_events", on)
 
 
+def strict_capture(on: bool) -> None:
+    """While on, events and libraries, too, are not to be made or destroyed where a capture forbids allocation."""
+    call("strict_capture", on)
+
+
 # ---- memory ----
 
 
@@ -215,6 +220,8 @@ def reset() -> None:
     release()
     hold_events(False)
     fail_none()
+    strict_capture(False)
+    call("end_captures")
     recording(True)
     guard(os.environ.get("STANDIN_GUARD", "0") not in ("", "0"))
     memory_limit(int(os.environ.get("STANDIN_MEMORY") or str(16 << 30), 0))

@@ -68,6 +68,8 @@ _SIGNATURES = {
     "hold": (None, c_int),
     "waiting": (c_int,),
     "hold_events": (None, c_int),
+    "strict_capture": (None, c_int),
+    "end_captures": (None,),
     "memory": (None, c_uint64),
     "allocate": (c_uint64, c_uint64, c_int),
     "free": (c_int, c_uint64),

@@ -5,6 +5,7 @@
 
 static Capture *captures;
 static uint64_t last_id;
+static int strict;
 static _Thread_local int thread_mode = CAPTURE_GLOBAL;
 
 static Capture *find(uint64_t id)
@@ -53,10 +54,36 @@ static Capture *blocking_capture(const Stream *legacy)
 {
     for (Capture *capture = captures; capture; capture = capture->next)
         for (Stream *member = capture->members; member; member = member->next_member)
-            if (capture->mode != CAPTURE_RELAXED && !(member->flags & STREAM_NON_BLOCKING)
-                && member->context == legacy->context)
+            if (!(member->flags & STREAM_NON_BLOCKING) && member->context == legacy->context)
                 return capture;
     return NULL;
+}
+
+/* What hardware allows within a capture but a test may want forbidden: see standin_strict_capture. */
+CUresult capture_strictly_unsafe(void)
+{
+    return strict ? capture_unsafe() : SUCCESS;
+}
+
+/* Synchronizing a context spoils all its captures, whatever their mode and thread. */
+CUresult capture_synchronize(const Context *context)
+{
+    CUresult result = SUCCESS;
+    LOCKED;
+    for (Capture *capture = captures; capture; capture = capture->next)
+        if (capture->origin->context == context)
+            result = capture_break(capture, CAPTURE_UNSUPPORTED);
+    return result;
+}
+
+/* Asking for an event that a capture recorded spoils that capture; an ended one cannot be asked for. */
+CUresult capture_of_event(const Event *event)
+{
+    LOCKED;
+    if (!event->capture_id)
+        return SUCCESS;
+    Capture *capture = find(event->capture_id);
+    return capture ? capture_break(capture, CAPTURED_EVENT) : INVALID_VALUE;
 }
 
 /* The legacy stream waits for every blocking stream, so work on it would depend on the capture. */
@@ -107,7 +134,7 @@ CUresult capture_join(Stream *stream, const Event *event, int external)
     if (!event->capture_id)
         return SUCCESS;
     Capture *capture = find(event->capture_id);
-    REQUIRE(capture, CAPTURED_EVENT);
+    REQUIRE(capture, INVALID_VALUE);
     REQUIRE(capture->status == CAPTURE_ACTIVE, CAPTURE_INVALIDATED);
     if (stream->value == 1)
         return capture_break(capture, CAPTURE_IMPLICIT);
@@ -216,6 +243,7 @@ static void finish(Capture *capture)
 
 static CUresult verdict(const Capture *capture)
 {
+    REQUIRE(capture->mode == CAPTURE_RELAXED || capture->thread == thread_number(), CAPTURE_WRONG_THREAD);
     REQUIRE(capture->status == CAPTURE_ACTIVE, CAPTURE_INVALIDATED);
     REQUIRE(all_joined(capture), CAPTURE_UNJOINED);
     return SUCCESS;
@@ -233,7 +261,6 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
     REQUIRE(capture, ILLEGAL_STATE);
     if (capture->origin != stream)
         return capture_break(capture, CAPTURE_UNMATCHED);
-    REQUIRE(capture->mode == CAPTURE_RELAXED || capture->thread == thread_number(), CAPTURE_WRONG_THREAD);
     CUresult result = verdict(capture);
     if (result == SUCCESS)
         *graph = capture->graph;
@@ -291,6 +318,22 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, uint64_t
     if (edges)
         *edges = NULL;
     return information(stream, status, id, graph, before, count);
+}
+
+/* Also forbid making and destroying events, and loading and unloading libraries: what drivers
+ * before hardware.json's may forbid, and what is safest to keep out of a capture. */
+EXPORT void standin_strict_capture(int on)
+{
+    strict = on;
+}
+
+/* Drops the captures that a failed test left, and this thread's mode. */
+EXPORT void standin_end_captures(void)
+{
+    LOCKED;
+    while (captures)
+        finish(captures);
+    thread_mode = CAPTURE_GLOBAL;
 }
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)

@@ -25,7 +25,6 @@ static void deactivate(Context *context)
 {
     memory_release_context(context);
     context->active = 0;
-    context->references = 0;
     context->peers = 0;
     context->legacy = context->per_thread = NULL;
 }
@@ -81,12 +80,13 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     REQUIRE(device_valid(device), INVALID_DEVICE);
     LOCKED;
     Context *context = context_primary(device);
-    REQUIRE(context->active, INVALID_CONTEXT);
-    if (--context->references == 0)
+    REQUIRE(context->references > 0, INVALID_CONTEXT);
+    if (--context->references == 0 && context->active)
         deactivate(context);
     return SUCCESS;
 }
 
+/* Destroys what the context has, and leaves the references to whoever retained it. */
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     ENTER(cuDevicePrimaryCtxReset_v2);
@@ -236,7 +236,7 @@ static CUresult synchronize(CUcontext context)
 {
     REQUIRE(handle_is(context, CONTEXT), INVALID_CONTEXT);
     REQUIRE(context->active, CONTEXT_IS_DESTROYED);
-    CHECK(capture_unsafe());
+    CHECK(capture_synchronize(context));
     stream_sync_point();
     return SUCCESS;
 }

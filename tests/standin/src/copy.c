@@ -32,7 +32,6 @@ static CUresult copy_now(uint64_t target, uint64_t source, uint64_t size, int ch
     LOCKED;
     CHECK(stream_resolve(NULL, &legacy));
     CHECK(capture_legacy(legacy));
-    CHECK(capture_unsafe());
     if (!size)
         return SUCCESS;
     CHECK(check(target, source, size, checks));

@@ -7,7 +7,7 @@ EXPORT CUresult cuEventCreate(CUevent *out, unsigned flags)
     ENTER(cuEventCreate);
     CHECK(context_current(&context));
     REQUIRE(out && flags < 8, INVALID_VALUE);
-    CHECK(capture_unsafe());
+    CHECK(capture_strictly_unsafe());
     LOCKED;
     Event *event = handle_new(EVENT, sizeof *event);
     event->context = context;
@@ -19,7 +19,8 @@ EXPORT CUresult cuEventCreate(CUevent *out, unsigned flags)
 
 static CUresult resolve(const Event *event)
 {
-    REQUIRE(handle_is(event, EVENT) && context_usable(event->context, event->context_id), INVALID_HANDLE);
+    REQUIRE(handle_is(event, EVENT), INVALID_HANDLE);
+    REQUIRE(context_usable(event->context, event->context_id), INVALID_CONTEXT);
     return SUCCESS;
 }
 
@@ -27,7 +28,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
     ENTER(cuEventDestroy_v2);
     REQUIRE(handle_is(event, EVENT), INVALID_HANDLE);
-    CHECK(capture_unsafe());
+    CHECK(capture_strictly_unsafe());
     LOCKED;
     list_clear(&event->tail);
     event->handle.alive = 0;
@@ -71,7 +72,7 @@ EXPORT CUresult cuEventQuery(CUevent event)
 {
     ENTER(cuEventQuery);
     CHECK(resolve(event));
-    REQUIRE(!event->capture_id, CAPTURED_EVENT);
+    CHECK(capture_of_event(event));
     CHECK(capture_unsafe());
     return !event->recorded || sequence_done(event->sequence) ? SUCCESS : NOT_READY;
 }
@@ -80,7 +81,7 @@ EXPORT CUresult cuEventSynchronize(CUevent event)
 {
     ENTER(cuEventSynchronize);
     CHECK(resolve(event));
-    REQUIRE(!event->capture_id, CAPTURED_EVENT);
+    CHECK(capture_of_event(event));
     CHECK(capture_unsafe());
     stream_sync_point();
     return SUCCESS;

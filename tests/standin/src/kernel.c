@@ -96,10 +96,11 @@ EXPORT CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle,
     return function_attribute(kernel, attribute, kernel->max_dynamic[device], kernel->carveout[device], value);
 }
 
-/* Holds for the functions that were made of the kernel before, too. */
+/* Holds for functions made before, too, unless they have a value of their own. */
 EXPORT CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, CUdevice device)
 {
     Kernel *kernel;
+    int ignored;
     ENTER(cuKernelSetAttribute);
     CHECK(kernel_check(handle, &kernel));
     REQUIRE(device_valid(device), INVALID_DEVICE);
@@ -107,7 +108,8 @@ EXPORT CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, 
     CHECK(set_attribute(kernel, attribute, value, &kernel->max_dynamic[device], &kernel->carveout[device]));
     for (Function *function = kernel->functions; function; function = function->next)
         if (function->context->device == device)
-            set_attribute(kernel, attribute, value, &function->max_dynamic, &function->carveout);
+            set_attribute(kernel, attribute, value, function->own_dynamic ? &ignored : &function->max_dynamic,
+                          function->own_carveout ? &ignored : &function->carveout);
     return SUCCESS;
 }
 
@@ -135,7 +137,10 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
     ENTER(cuFuncSetAttribute);
     CHECK(function_check(handle, &function));
     LOCKED;
-    return set_attribute(function->kernel, attribute, value, &function->max_dynamic, &function->carveout);
+    CHECK(set_attribute(function->kernel, attribute, value, &function->max_dynamic, &function->carveout));
+    function->own_dynamic |= attribute == MAX_DYNAMIC;
+    function->own_carveout |= attribute == CARVEOUT;
+    return SUCCESS;
 }
 
 EXPORT CUresult cuFuncSetCacheConfig(CUfunction handle, int config)

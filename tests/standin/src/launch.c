@@ -58,7 +58,7 @@ static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
     const unsigned char *buffer;
     size_t size;
     CHECK(packed_terms(extra, &buffer, &size));
-    REQUIRE(buffer || !size, INVALID_VALUE);
+    REQUIRE(buffer && (size || !kernel->parameter_bytes), INVALID_VALUE);
     REQUIRE(size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
     launch->packed_size = (int)size;
     launch->is_short = size < kernel->parameter_bytes;
@@ -167,9 +167,8 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     Function *function;
     Stream *stream;
     CHECK(context_current(&context));
-    CHECK(function_resolve(handle, context, &function));
     CHECK(stream_resolve(config->stream, &stream));
-    REQUIRE(stream->context == context, INVALID_HANDLE);
+    CHECK(function_resolve(handle, stream->context, &function)); /* the stream says the context */
     CHECK(check_shape(config, function));
     CHECK(check_cooperative(config, function));
     CHECK(capture_legacy(stream));

@@ -12,7 +12,7 @@ static CUresult load(CUlibrary *out, const void *image, int module)
     REQUIRE(out && image, INVALID_VALUE);
     if (module)
         CHECK(context_current(&context));
-    CHECK(capture_unsafe());
+    CHECK(capture_strictly_unsafe());
     LOCKED;
     Library *library = handle_new(LIBRARY, sizeof *library);
     library->module = module;
@@ -61,7 +61,7 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, const in
 
 static CUresult unload(CUlibrary library)
 {
-    CHECK(capture_unsafe());
+    CHECK(capture_strictly_unsafe());
     LOCKED;
     REQUIRE(handle_is(library, LIBRARY), INVALID_HANDLE);
     library->handle.alive = 0;

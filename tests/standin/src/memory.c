@@ -114,9 +114,9 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     ENTER(cuMemFree_v2);
+    CHECK(capture_unsafe());
     if (!address)
         return SUCCESS;
-    CHECK(capture_unsafe());
     LOCKED;
     return memory_free(address);
 }

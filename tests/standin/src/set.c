@@ -23,15 +23,13 @@ static CUresult replay_set(Node *node, Stream *stream)
 }
 
 static CUresult set(uint64_t address, size_t pitch, unsigned value, unsigned item, size_t width, size_t height,
-                    CUstream handle, int async)
+                    CUstream handle)
 {
     Stream *stream;
     Node *node;
     LOCKED;
     CHECK(stream_resolve(handle, &stream));
     CHECK(capture_legacy(stream));
-    if (!async)
-        CHECK(capture_unsafe());
     if (!width || !height)
         return SUCCESS;
     Region *region = region_find(address);
@@ -53,26 +51,26 @@ static CUresult set(uint64_t address, size_t pitch, unsigned value, unsigned ite
     EXPORT CUresult symbol(CUdeviceptr address, type value, size_t count)        \
     {                                                                            \
         ENTER(symbol);                                                           \
-        return set(address, 0, value, sizeof(type), count, 1, NULL, 0);          \
+        return set(address, 0, value, sizeof(type), count, 1, NULL);          \
     }
 #define FLAT_ASYNC(symbol, type)                                                          \
     EXPORT CUresult symbol(CUdeviceptr address, type value, size_t count, CUstream stream) \
     {                                                                                     \
         ENTER(symbol);                                                                    \
-        return set(address, 0, value, sizeof(type), count, 1, stream, 1);                 \
+        return set(address, 0, value, sizeof(type), count, 1, stream);                 \
     }
 #define ROWS(symbol, type)                                                                                 \
     EXPORT CUresult symbol(CUdeviceptr address, size_t pitch, type value, size_t width, size_t height)     \
     {                                                                                                      \
         ENTER(symbol);                                                                                     \
-        return set(address, pitch, value, sizeof(type), width, height, NULL, 0);                           \
+        return set(address, pitch, value, sizeof(type), width, height, NULL);                           \
     }
 #define ROWS_ASYNC(symbol, type)                                                                           \
     EXPORT CUresult symbol(CUdeviceptr address, size_t pitch, type value, size_t width, size_t height,     \
                            CUstream stream)                                                                \
     {                                                                                                      \
         ENTER(symbol);                                                                                     \
-        return set(address, pitch, value, sizeof(type), width, height, stream, 1);                         \
+        return set(address, pitch, value, sizeof(type), width, height, stream);                         \
     }
 
 FLAT(cuMemsetD8_v2, uint8_t)

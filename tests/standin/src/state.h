@@ -210,6 +210,9 @@ Node *graph_add(Graph *graph, int type, const NodeList *before);
 Graph *graph_new(void);
 
 CUresult capture_unsafe(void);  /* error where some capture forbids an unsafe call here */
+CUresult capture_strictly_unsafe(void);
+CUresult capture_synchronize(const Context *context);
+CUresult capture_of_event(const Event *event);
 CUresult capture_legacy(const Stream *stream); /* work on the legacy stream during a capture */
 CUresult capture_break(Capture *capture, CUresult error);
 CUresult capture_node(Stream *stream, int type, Node **node); /* NULL node: not capturing */
@@ -238,7 +241,7 @@ typedef struct Function {
     Kernel *kernel;
     Context *context;
     uint64_t context_id;
-    int max_dynamic, carveout;
+    int max_dynamic, carveout, own_dynamic, own_carveout; /* own: set on the function itself */
     struct Function *next;
 } Function;
 

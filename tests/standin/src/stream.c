@@ -179,7 +179,7 @@ static CUresult forbid_while_capturing(Stream *stream)
     CHECK(capture_legacy(stream));
     if (stream->capture)
         return capture_break(stream->capture, CAPTURE_UNSUPPORTED);
-    return SUCCESS;
+    return capture_unsafe();
 }
 
 EXPORT CUresult cuStreamQuery(CUstream handle)
