@@ -9,19 +9,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import stridedview._export  # noqa: F401 (adds its members to StridedView)
-from stridedview._layout import Layout
-from stridedview._view import StridedView
-
-__all__ = ["Layout", "StridedView"]
 __version__ = "0.1.0"
 
 # Public name -> the module of this package that defines it.
 _HOMES = {
-    "disable": "_simulator",
-    "enable": "_simulator",
-    "enabled": "_simulator",
-    "is_enabled": "_simulator",
+    "DriverError": "_driver",
+    "Layout": "_layout",
+    "StridedView": "_export",
+    "disable": "_switch",
+    "dtype": "_dtype",
+    "enable": "_switch",
+    "enabled": "_switch",
+    "from_any": "_ingest",
+    "from_many": "_ingest",
+    "is_enabled": "_switch",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604

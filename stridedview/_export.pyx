@@ -458,3 +458,7 @@ add_members({
     "smv": property(smv),
     "to_torch": to_torch,
 })
+
+
+# The name under which the package publishes the class: its members are complete here.
+globals()["StridedView"] = StridedView

@@ -30,6 +30,7 @@ import sys
 
 import numpy as np
 
+import stridedview._export  # completes StridedView
 from stridedview import _torch, _torch_gate
 
 cdef extern from "Python.h":

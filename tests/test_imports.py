@@ -13,15 +13,18 @@ PACKAGE = Path(__file__).parent.parent / "stridedview"
 # From the bottom up. A module may import only from rows above its own; those that share
 # a row know nothing of each other, except as `SAME_ROW` says.
 ORDER = [
-    {"_dlpack", "_driver", "_geometry", "_intern", "_peers", "_autoenable"},
+    {"_dlpack", "_driver", "_geometry", "_intern", "_peers", "_autoenable", "_torch_gate"},
     {"_dtype", "_axes", "_indexing"},
     {"_layout"},
-    {"_managed"},
+    {"_source", "_managed"},
     {"_view"},
-    {"_export"},
-    {"_ingest", "_stream", "_pack"},
+    {"_exchange", "_export"},
+    {"_torch"},
+    {"_ingest"},
+    {"_stream", "_pack"},
     {"_launch"},
     {"numba_cuda", "_simulator"},
+    {"_switch"},
     {"_status"},
     {"_demo"},
     {"__main__"},

@@ -6,13 +6,12 @@ table, after checking that each is as expected, and ``disable`` puts the same ob
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 from stridedview import _launch, _view
 from stridedview.numba_cuda import _patch, _plans, _types
 
-__all__ = ["disable", "enable", "enabled", "is_enabled"]
+__all__ = ["disable", "enable", "is_enabled"]
 
 _lock = threading.RLock()
 _is_enabled = False
@@ -71,21 +70,3 @@ def disable():
 def is_enabled():
     """Whether numba-cuda is patched."""
     return _is_enabled
-
-
-@contextlib.contextmanager
-def enabled(**options):
-    """Enable within a block; afterwards it is as before.
-
-    Parameters
-    ----------
-    **options
-        As for :func:`enable`.
-    """
-    before = _is_enabled
-    enable(**options)
-    try:
-        yield
-    finally:
-        if not before:
-            disable()

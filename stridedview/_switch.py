@@ -1,0 +1,94 @@
+"""The public switch: ``enable``, ``disable``, ``enabled``, ``is_enabled``.
+
+Owns which patch is meant, that of numba-cuda or that of its simulator, and the options in
+force. It imports neither until it is asked to switch something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from stridedview import _peers
+
+_lock = threading.RLock()
+_options: dict[str, Any] | None = None  # in force, None while disabled
+_patched: ModuleType | None = None
+
+
+def _patch() -> ModuleType:
+    """Return the module that patches the numba-cuda in use."""
+    _peers.check("numba-cuda")
+    simulated = importlib.import_module("numba.cuda").config.ENABLE_CUDASIM
+    name = "_simulator" if simulated else "numba_cuda"
+    return importlib.import_module(f"stridedview.{name}")
+
+
+def enable(**options: Any) -> None:
+    """Make ``@cuda.jit`` kernels take torch tensors and every other array.
+
+    Can be called again, to change the options: those not given are then at their default.
+    In Numba's CUDA simulator, CPU tensors are taken and the options have no effect.
+
+    Parameters
+    ----------
+    stream : {"producer", "numba"}
+        Where a launch goes that names no stream: the current stream of torch, or of the
+        first producer among the arguments that has one; or always Numba's default stream.
+    strict : bool
+        Refuse, for an explicit signature, arrays whose items have the right width but the
+        other signedness, which are otherwise taken with a warning.
+
+    Raises
+    ------
+    ImportError
+        If numba-cuda is absent, of a version that was not tested, or not as expected;
+        nothing is patched then.
+    TypeError, ValueError
+        If an option is unknown or has no such value.
+    """
+    global _options, _patched
+    with _lock:
+        patch = _patch()
+        patch.enable(**options)
+        _patched = patch
+        _options = options
+
+
+def disable() -> None:
+    """Put numba-cuda's own objects back. Can be called again."""
+    global _options, _patched
+    with _lock:
+        if _patched is not None:
+            _patched.disable()
+        _options = None
+        _patched = None
+
+
+def is_enabled() -> bool:
+    """Whether numba-cuda is patched."""
+    return _options is not None
+
+
+@contextlib.contextmanager
+def enabled(**options: Any) -> Iterator[None]:
+    """Enable within a block; afterwards it is as before, options included.
+
+    Parameters
+    ----------
+    **options
+        As for :func:`enable`.
+    """
+    before = _options
+    enable(**options)
+    try:
+        yield
+    finally:
+        if before is None:
+            disable()
+        else:
+            enable(**before)
