@@ -218,6 +218,7 @@ CUresult capture_break(Capture *capture, CUresult error);
 CUresult capture_node(Stream *stream, int type, Node **node); /* NULL node: not capturing */
 CUresult capture_join(Stream *stream, const Event *event, int external);
 void capture_drop_stream(Stream *stream);
+void capture_drop_context(const Context *context);
 
 /* ---- kernels ---- */
 
