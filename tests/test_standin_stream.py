@@ -9,7 +9,7 @@ import pytest
 from cuda.bindings import driver as cu
 from numba import cuda
 
-from tests.standin.helpers import code, good, kernel_of
+from tests.standin.helpers import code, good, kernel_of, run_child
 
 pytestmark = pytest.mark.standin
 
@@ -207,3 +207,22 @@ def test_numba_when_it_copies_on_a_stream_then_the_calls_name_it(driver):
     with driver.traced() as names:
         cuda.to_device(np.ones(3), stream=stream)
     assert "cuMemcpyHtoDAsync_v2" in names
+
+
+def test_per_thread_default_streams_when_chosen_then_numbas_stream_0_is_the_per_thread_one(monkeypatch):
+    monkeypatch.setenv("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
+    child = run_child(
+        """
+        from tests import standin
+        standin.load()
+        from numba import cuda
+        from cuda.bindings import driver as cu
+        @cuda.jit("void(int32)")
+        def nothing(i):
+            pass
+        nothing[1, 1](1)
+        record = standin.launches()[-1]
+        print(record.stream, record.stream_id == cu.cuStreamGetId(2)[1], cu.cuStreamGetId(0)[1] == cu.cuStreamGetId(2)[1])
+        """
+    )
+    assert child.stdout.split() == ["2", "True", "True"], child.stderr

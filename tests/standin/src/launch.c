@@ -107,7 +107,7 @@ static Launch *describe(const LaunchConfig *config, const Function *function, co
 {
     Launch *launch = calloc(1, sizeof *launch);
     launch->thread = thread_number();
-    launch->stream = (uintptr_t)config->stream;
+    launch->stream = config->stream || !null_is_per_thread() ? (uintptr_t)config->stream : stream->value;
     launch->stream_id = stream->id;
     launch->context_id = function->context_id;
     launch->function = (uintptr_t)function;

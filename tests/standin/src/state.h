@@ -19,6 +19,8 @@ enum Call {
 CUresult call_enter(enum Call call);
 const char *call_symbol(enum Call call);
 void *call_function(enum Call call);
+void *per_thread_flavour(enum Call call); /* per_thread.c */
+int null_is_per_thread(void);             /* within a call of that flavour */
 
 /* Counts the call and answers with an injected fault, or NOT_INITIALIZED where that is due. */
 #define ENTER(symbol)                                       \
