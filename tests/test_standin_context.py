@@ -55,10 +55,16 @@ RESET = """
 """
 
 
-@pytest.mark.parametrize("release", ["cu.cuDevicePrimaryCtxRelease(0)", "cu.cuDevicePrimaryCtxReset(0)"])
-def test_primary_context_when_it_comes_back_then_handle_is_the_same_and_functions_are_stale(release):
+@pytest.mark.parametrize(
+    "release", ["cu.cuDevicePrimaryCtxRelease(0)", "cu.cuDevicePrimaryCtxReset(0)"]
+)
+def test_primary_context_when_it_comes_back_then_handle_is_the_same_and_functions_are_stale(
+    release,
+):
     child = run_child(RESET.replace("{release}", release))
-    assert child.stdout.split("\n")[:5] == ["0", "709", "True True", "400 0", "201"], child.stderr
+    assert child.stdout.split("\n")[:5] == ["0", "709", "True True", "400 0", "201"], (
+        child.stderr
+    )
 
 
 def test_numba_when_the_device_is_reset_then_new_arrays_work(driver):
@@ -76,7 +82,9 @@ def test_numba_when_the_device_is_reset_then_new_arrays_work(driver):
     assert child.stdout.split() == ["3.0"], child.stderr
 
 
-def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(driver, own_context):
+def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(
+    driver, own_context
+):
     assert int(good(cu.cuCtxGetCurrent())) == int(own_context)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(int(good(cu.cuCtxGetCurrent()))))
@@ -88,7 +96,9 @@ def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(drive
     assert int(good(cu.cuCtxGetDevice())) == 0
 
 
-def test_function_when_of_another_context_then_its_launch_is_refused_and_the_kernels_is_not(driver):
+def test_function_when_of_another_context_then_its_launch_is_refused_and_the_kernels_is_not(
+    driver,
+):
     cuda.current_context()
     kernel = kernel_of(nothing)
     function = good(cu.cuKernelGetFunction(kernel))
@@ -168,7 +178,9 @@ SECOND = """
 
 def test_second_device_when_used_then_memory_launches_and_functions_are_its_own():
     child = run_child(SECOND, devices=2)
-    assert child.stdout.splitlines() == ["0", "1", "[0, 1] 2", "0 1", "400 0", "3.0"], child.stderr
+    assert child.stdout.splitlines() == ["0", "1", "[0, 1] 2", "0 1", "400 0", "3.0"], (
+        child.stderr
+    )
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.9", "10.0", "12.0"])

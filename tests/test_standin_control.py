@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +36,8 @@ def test_driver_when_loaded_then_every_later_request_gets_it(driver, current):
     assert address == ctypes.cast(driver.library().cuInit, ctypes.c_void_p).value
     assert good(cu.cuDriverGetVersion()) == 13050
     assert nvjitlink.version() >= (13, 0)
-    maps = {line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line}
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    maps = {line.split()[-1] for line in lines if "libcuda.so" in line}
     assert maps == {str(_build.DRIVER)}
 
 
@@ -50,7 +52,9 @@ PEERS = {
 @pytest.mark.parametrize("name", PEERS)
 def test_child_when_only_its_environment_is_set_then_each_library_finds_the_driver(name):
     command = [sys.executable, "-c", PEERS[name]]
-    child = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False
+    )
     assert child.stdout.split() == ["True", "1"], child.stderr
 
 
@@ -77,7 +81,10 @@ def test_build_when_several_processes_build_at_once_then_all_get_a_whole_library
         "print(ctypes.CDLL(str(_build.driver())).cuInit(0))"
     )
     command = [sys.executable, "-c", source, str(tmp_path / "build")]
-    children = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    children = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
     assert [child.communicate()[0].strip() for child in children] == ["0"] * 3
 
 
@@ -89,7 +96,13 @@ def test_name_when_versions_differ_then_the_newest_not_newer_than_asked_is_given
 
     def look_up(name, version):
         function, status = ctypes.c_void_p(), ctypes.c_int()
-        arguments = (name, ctypes.byref(function), version, ctypes.c_uint64(0), ctypes.byref(status))
+        arguments = (
+            name,
+            ctypes.byref(function),
+            version,
+            ctypes.c_uint64(0),
+            ctypes.byref(status),
+        )
         return library.cuGetProcAddress_v2(*arguments), function.value, status.value
 
     def address(symbol):
@@ -103,8 +116,13 @@ def test_name_when_versions_differ_then_the_newest_not_newer_than_asked_is_given
 
 
 def test_error_names_when_asked_then_they_are_the_drivers(driver):
-    assert good(cu.cuGetErrorName(cu.CUresult.CUDA_ERROR_INVALID_VALUE)) == b"CUDA_ERROR_INVALID_VALUE"
-    assert good(cu.cuGetErrorString(cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY)) == b"out of memory"
+    assert (
+        good(cu.cuGetErrorName(cu.CUresult.CUDA_ERROR_INVALID_VALUE))
+        == b"CUDA_ERROR_INVALID_VALUE"
+    )
+    assert (
+        good(cu.cuGetErrorString(cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY)) == b"out of memory"
+    )
     for member in cu.CUresult:
         code_and_name = cu.cuGetErrorName(member)
         assert int(code_and_name[0]) or code_and_name[1].decode() == member.name

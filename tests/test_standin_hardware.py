@@ -11,7 +11,10 @@ from numba import cuda
 from tests import standin
 from tests.standin import conformance
 
-FACTS = json.loads((Path(__file__).parent / "standin" / "hardware.json").read_text())["scenarios"]
+FACTS = json.loads((Path(__file__).parent / "standin" / "hardware.json").read_text())[
+    "scenarios"
+]
+
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
@@ -26,7 +29,11 @@ def answers(tmp_path_factory):
     path = tmp_path_factory.mktemp("conformance") / "kernel.cubin"
     path.write_bytes(getattr(cubin, "code", cubin))
     command = [sys.executable, conformance.__file__, str(path), library._entry_name]
-    return json.loads(subprocess.run(command, env=standin.environment(), stdout=subprocess.PIPE, check=True).stdout)
+    return json.loads(
+        subprocess.run(
+            command, env=standin.environment(), stdout=subprocess.PIPE, check=True
+        ).stdout
+    )
 
 
 @pytest.mark.standin

