@@ -66,7 +66,7 @@ def status(stream) -> int:
 
 
 def in_thread(work):
-    """Run work in a thread that has the primary context current, and return what it gave."""
+    """Return what work gives in a thread that has the primary context current."""
     answers = []
 
     def body():
@@ -124,7 +124,8 @@ def test_capture_when_it_goes_on_then_stream_and_info_say_so(driver, stream, oth
     begin(stream)
     assert (status(stream), status(other)) == (1, 0)
     info = good(cu.cuStreamGetCaptureInfo(stream))
-    assert int(info[0]) == 1 and int(info[1]) > 0
+    assert int(info[0]) == 1
+    assert int(info[1]) > 0
     good(end(stream))
     assert status(stream) == 0
 

@@ -1,4 +1,4 @@
-"""Contexts and devices of the stand-in driver: identity, reset, stacks, second devices, forks."""
+"""Contexts and devices of the stand-in driver: identity, reset, stacks, forks."""
 
 import ctypes
 import threading
@@ -166,12 +166,14 @@ SECOND = """
     for array in arrays:
         kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         print(good(cu.cuPointerGetAttribute(kind, array.device_ctypes_pointer.value)))
-    print([record.device for record in standin.launches()], len({record.context_id for record in standin.launches()}))
+    records = standin.launches()
+    print([record.device for record in records], len({r.context_id for r in records}))
     with cuda.gpus[0]:
         function = good(cu.cuKernelGetFunction(kernel_of(nothing)))
         print(launch(function, VALUES), good(cu.cuDeviceCanAccessPeer(0, 1)))
     with cuda.gpus[1]:
-        print(launch(function, VALUES), launch(cu.CUfunction(int(kernel_of(nothing))), VALUES))
+        kernel = cu.CUfunction(int(kernel_of(nothing)))
+        print(launch(function, VALUES), launch(kernel, VALUES))
     print(arrays[1].copy_to_host().sum())
 """
 
@@ -195,7 +197,8 @@ def test_capability_when_set_then_numba_compiles_and_launches_for_it(capability)
         def one(a):
             a[0] = 1
         one[1, 1](cuda.device_array(3, np.float32))
-        print(*cuda.get_current_device().compute_capability, len(standin.launches()[-1].parameters))
+        words = standin.launches()[-1].words
+        print(*cuda.get_current_device().compute_capability, len(words))
         """,
         cc=capability,
     )
@@ -204,6 +207,7 @@ def test_capability_when_set_then_numba_compiles_and_launches_for_it(capability)
 
 
 def test_array_when_on_the_stand_in_then_numba_lists_the_device(driver, capsys):
-    assert cuda.is_available() and cuda.detect()
+    assert cuda.is_available()
+    assert cuda.detect()
     assert "Stand-in device 0" in capsys.readouterr().out
     assert np.array_equal(cuda.to_device(np.arange(3)).copy_to_host(), [0, 1, 2])

@@ -1,4 +1,4 @@
-"""The stand-in's own face: loading, names, counts, faults, traces, builds and child processes."""
+"""The stand-in's own face: loading, builds, names, counts, faults, traces."""
 
 import ctypes
 import subprocess
@@ -44,7 +44,10 @@ def test_driver_when_loaded_then_every_later_request_gets_it(driver, current):
 PEERS = {
     "numba": "from numba import cuda; print(cuda.is_available(), len(cuda.gpus))",
     "cuda-core": "from cuda.core import Device; print(True, Device(0).device_id + 1)",
-    "cuda-bindings": "from cuda.bindings import driver as cu; cu.cuInit(0); print(True, cu.cuDeviceGetCount()[1])",
+    "cuda-bindings": (
+        "from cuda.bindings import driver as cu; cu.cuInit(0);"
+        "print(True, cu.cuDeviceGetCount()[1])"
+    ),
     "ctypes": "import ctypes; print(True, 1 + ctypes.CDLL('libcuda.so').cuInit(0))",
 }
 
@@ -77,7 +80,8 @@ def test_build_when_nothing_changed_then_the_file_stays(driver):
 def test_build_when_several_processes_build_at_once_then_all_get_a_whole_library(tmp_path):
     source = (
         "import pathlib, sys, ctypes; from tests.standin import _build;"
-        "_build.BUILD = pathlib.Path(sys.argv[1]); _build.DRIVER = _build.BUILD / 'libcuda.so.1';"
+        "_build.BUILD = pathlib.Path(sys.argv[1]);"
+        "_build.DRIVER = _build.BUILD / 'libcuda.so.1';"
         "print(ctypes.CDLL(str(_build.driver())).cuInit(0))"
     )
     command = [sys.executable, "-c", source, str(tmp_path / "build")]

@@ -1,4 +1,4 @@
-"""The stand-in answers as the hardware did whose answers ``standin/hardware.json`` keeps."""
+"""The stand-in answers as the GPU did whose answers ``standin/hardware.json`` keeps."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ FACTS = json.loads((Path(__file__).parent / "standin" / "hardware.json").read_te
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """Run the scenarios in a process that has only ctypes, so that nobody else retains the context."""
+    """Run the scenarios in a process where nobody else retains the context."""
 
     @cuda.jit("void(int32, float64)")
     def nothing(i, x):

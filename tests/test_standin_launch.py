@@ -181,7 +181,7 @@ def test_parameters_when_a_foreign_object_is_launched_then_each_costs_one_pointe
     assert driver.calls()["cuPointerGetAttribute"] == 3
 
 
-def test_calls_when_three_device_arrays_are_launched_then_three_entry_points_are_called_once(
+def test_calls_when_three_device_arrays_are_launched_then_three_calls_are_made(
     driver,
 ):
     arrays = [cuda.to_device(np.ones(4, np.float32)) for _ in range(3)]

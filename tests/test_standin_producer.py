@@ -1,9 +1,10 @@
-"""The producers: torch tensors on an invented device, and objects that speak DLPack in all moods."""
+"""The producers: torch tensors on an invented device, DLPack objects of all moods."""
 
 import ctypes
 import gc
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -83,10 +84,8 @@ def test_torch_tensor_when_wrapped_by_torch_then_it_stays_one(driver):
     tensor = driver.torch_tensor((4,), torch.float32)
     parameter = torch.nn.Parameter(tensor)
     detached = parameter.detach()
-    assert (
-        parameter.requires_grad
-        and parameter.data_ptr() == detached.data_ptr() == tensor.data_ptr()
-    )
+    assert parameter.requires_grad
+    assert parameter.data_ptr() == detached.data_ptr() == tensor.data_ptr()
 
 
 def test_torch_tensor_when_given_pointer_offset_and_values_then_it_views_them(driver):
@@ -121,15 +120,8 @@ def test_torch_tensor_when_launched_then_numba_takes_its_pointer(driver):
 
     memory = driver.allocate(64)
 
-    class Interface:
-        __cuda_array_interface__ = {
-            "shape": (4,),
-            "typestr": "<f4",
-            "data": (memory, False),
-            "version": 3,
-        }
-
-    take[1, 1](Interface())
+    interface = {"shape": (4,), "typestr": "<f4", "data": (memory, False), "version": 3}
+    take[1, 1](types.SimpleNamespace(__cuda_array_interface__=interface))
     assert driver.launches()[-1].words[4] == memory
     driver.free(memory)
 

@@ -1,4 +1,4 @@
-"""Streams and events of the stand-in driver, the orderings it logs, and work that is held."""
+"""Streams and events of the stand-in driver, the orderings it logs, held work."""
 
 import ctypes
 import threading
@@ -78,7 +78,8 @@ def test_numba_streams_and_events_when_used_then_work_and_time_pass(driver):
     nothing[1, 1, stream](1)
     end.record(stream)
     end.synchronize()
-    assert end.query() and start.elapsed_time(end) >= 0
+    assert end.query()
+    assert start.elapsed_time(end) >= 0
     stream.synchronize()
 
 
@@ -115,7 +116,7 @@ def test_ordering_when_streams_are_0_and_2_then_they_are_logged_as_1_and_2(drive
 def test_is_behind_when_waits_chain_then_the_last_stream_is_behind_the_first(
     driver, streams
 ):
-    first, second, third = map(stream_id, streams)
+    first, _, third = map(stream_id, streams)
     nothing[1, 1, cuda.external_stream(int(streams[0]))](1)
     launched = driver.launches()[-1].sequence
     for source, target in ((streams[0], streams[1]), (streams[1], streams[2])):
@@ -188,7 +189,8 @@ def test_launches_when_held_then_one_waits_and_others_may_run_python(driver):
     deadline = time.monotonic() + 5
     while not driver.waiting() and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert driver.waiting() == 1 and driver.launches() == []
+    assert driver.waiting() == 1
+    assert driver.launches() == []
     driver.release()
     thread.join(5)
     assert driver.launches()[-1].words == (2,)
@@ -252,7 +254,8 @@ def test_per_thread_default_streams_when_chosen_then_numbas_stream_0_is_the_per_
             pass
         nothing[1, 1](1)
         record = standin.launches()[-1]
-        print(record.stream, record.stream_id == cu.cuStreamGetId(2)[1], cu.cuStreamGetId(0)[1] == cu.cuStreamGetId(2)[1])
+        own = cu.cuStreamGetId(2)[1]
+        print(record.stream, record.stream_id == own, cu.cuStreamGetId(0)[1] == own)
         """
     )
     assert child.stdout.split() == ["2", "True", "True"], child.stderr

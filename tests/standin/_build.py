@@ -1,7 +1,8 @@
 """Build the stand-in driver and the producer extension with the system's C compiler.
 
-Owns the cache folder ``build/``: what is there is rebuilt only when a source, the compiler or the
-interpreter changed. Processes that build at once each build aside and rename, so none sees half a file.
+Owns the cache folder ``build/``: what is there is rebuilt only when a source, the compiler
+or the interpreter changed. Processes that build at once each build aside and rename, so
+none sees half a file.
 """
 
 import contextlib
@@ -81,7 +82,7 @@ def _make(target: Path, flags: list[str], sources: list[Path], inputs: list[Path
 
 
 def driver() -> Path:
-    """Return the path of an up-to-date ``libcuda.so.1``, with a link ``libcuda.so`` beside it."""
+    """Return the path of an up-to-date ``libcuda.so.1``, ``libcuda.so`` beside it."""
     inputs = sorted(
         path for path in SOURCES.iterdir() if path.suffix in {".c", ".h", ".def"}
     )

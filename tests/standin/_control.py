@@ -1,7 +1,7 @@
 """Load the stand-in driver and speak to its control functions.
 
-Owns the one loaded library. The driver's own functions are called by the libraries under test;
-here only the ``standin_*`` functions are.
+Owns the one loaded library. The driver's own functions are called by the libraries under
+test; here only the ``standin_*`` functions are.
 """
 
 import ctypes
@@ -113,10 +113,10 @@ def wanted() -> bool:
 
 
 def load() -> bool:
-    """Build the driver and make it this process's ``libcuda.so.1``; return whether it is in place.
+    """Build the driver, make it this process's ``libcuda.so.1``, and return whether it is.
 
-    The dynamic loader answers every later request for that name with the library loaded here, so
-    this must come before anything else loads a driver.
+    The dynamic loader answers every later request for that name with the library loaded
+    here, so this must come before anything else loads a driver.
     """
     global _library
     if not wanted():
@@ -148,8 +148,8 @@ def library() -> ctypes.CDLL:
 def environment(devices: int = 1, **settings: str | int) -> dict[str, str]:
     """Return the environment for a child process that is to run on the stand-in.
 
-    `settings` are the ``STANDIN_*`` variables without prefix and in lower case: ``cc="8.0"``,
-    ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``.
+    `settings` are the ``STANDIN_*`` variables without prefix and in lower case:
+    ``cc="8.0"``, ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``.
     """
     folder = str(_build.driver().parent)
     known = {"cc", "memory", "guard", "driver_version"}

@@ -8,7 +8,7 @@ from ._control import LaunchStruct, OrderingStruct, call
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One accepted launch; `parameters` has one bytes a kernel parameter, sized by the cubin."""
+    """One accepted launch; `parameters` has one bytes a parameter, sized by the cubin."""
 
     function: str
     grid: tuple[int, int, int]
@@ -37,7 +37,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Ordering:
-    """One cuStreamWaitEvent: `waiting` was put behind what `recorded_on` had at `recorded_at`."""
+    """One wait: `waiting` was put behind what `recorded_on` had at `recorded_at`."""
 
     event: int
     recorded_on: int  # stream handles; 1 is the legacy stream, 2 a per-thread one
@@ -121,10 +121,10 @@ def clear() -> None:
 
 
 def is_behind(waiting_id: int, stream_id: int, since: int = 0) -> bool:
-    """Whether stream `waiting_id` waits, directly or through others, for work of `stream_id`.
+    """Whether stream `waiting_id` waits, perhaps through others, for work of `stream_id`.
 
-    Only work before the event counts: `since` is the `sequence` of the launch (or other record)
-    that must come before it. Ids are those of ``cuStreamGetId``.
+    Only work before the event counts: `since` is the `sequence` of the launch (or other
+    record) that must come before it. Ids are those of ``cuStreamGetId``.
     """
     waits = orderings()
     reached = {stream_id: since}  # stream -> from when on it is behind

@@ -1,7 +1,7 @@
 """Real torch tensors on an invented CUDA device, from a torch that was built without CUDA.
 
-torch's own exchange function makes a tensor of any device from a managed DLPack tensor, and looks at
-nothing but the description. The memory is the stand-in driver's.
+torch's own exchange function makes a tensor of any device from a managed DLPack tensor, and
+looks at nothing but the description. The memory is the stand-in driver's.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many items from the first one on the layout reaches; negative strides are torch's to refuse."""
+    """Return how many items the layout reaches from its first one on."""
     if 0 in shape:
         return 0
     return 1 + sum(

@@ -1,9 +1,10 @@
 """Small scenarios of driver calls, to compare the stand-in with hardware.
 
-Runs on whatever ``libcuda.so.1`` the process finds, with ctypes and nothing else, so that it also
-runs on a bare GPU machine: ``python tests/standin/conformance.py IMAGE KERNEL`` prints one JSON
-object, scenario -> what each step gave. ``hardware.json`` keeps what a GPU said, and a test holds the
-stand-in to it.
+Runs on whatever ``libcuda.so.1`` the process finds, with ctypes and nothing else, so that
+it also runs on a bare GPU machine: ``python tests/standin/conformance.py IMAGE KERNEL``
+prints
+one JSON object, scenario -> what each step gave. ``hardware.json`` keeps what a GPU said,
+and a test holds the stand-in to it.
 
 IMAGE is a cubin (on a GPU also PTX) whose KERNEL takes (int32, float64) and does nothing.
 """
@@ -238,9 +239,9 @@ def _prepare(d):
 def _unsafe(d, name, flags, elsewhere):
     _prepare(d)
     steps = {}
-    for mode in MODES:
+    for mode, number in MODES.items():
         stream = d.stream(flags)
-        began = d.begin(stream, MODES[mode])
+        began = d.begin(stream, number)
         code = d.elsewhere(lambda: UNSAFE[name](d)) if elsewhere else UNSAFE[name](d)
         after = d.status(stream)
         steps[mode] = [began, code, *after, d.end(stream)]
@@ -279,7 +280,7 @@ def capture_waits_for_an_event_never_recorded(d):
 
 
 def _forked(d, mode=GLOBAL):
-    """Return a stream that captures a launch, one drawn in that launched too, and the event between."""
+    """Return a capturing stream, one drawn in that has a launch, and the event between."""
     stream, other, fork = d.stream(), d.stream(), d.event()
     d.begin(stream, mode)
     d("cuEventRecord", fork, stream)

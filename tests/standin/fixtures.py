@@ -1,4 +1,4 @@
-"""Pytest's side of the stand-in: load it before anything imports a driver, reset it around a test."""
+"""Pytest's side of the stand-in: load it first of all, reset it around a test."""
 
 import os
 
@@ -19,7 +19,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path):
-    """Leave out the stand-in's own tests under the real driver: they compile for it when imported."""
+    """Leave out the stand-in's own tests under the real driver: they compile on import."""
     return (
         True
         if collection_path.name.startswith("test_standin") and not standin.wanted()
@@ -35,10 +35,10 @@ def _standin_marker(request):
 
 @pytest.fixture
 def driver():
-    """Give the stand-in with fresh records and every switch at rest; skip where it is not loaded."""
+    """Give the stand-in, reset; skip where it is not loaded."""
     if not standin.wanted():
         pytest.skip(
-            "runs on the stand-in driver; STRIDEDVIEW_TEST_DRIVER=real asks for the real one"
+            "needs the stand-in; STRIDEDVIEW_TEST_DRIVER=real asks for the real one"
         )
     standin.reset()
     yield standin

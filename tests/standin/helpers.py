@@ -1,4 +1,4 @@
-"""What the tests of several parts need to speak to numba-cuda and to the driver directly."""
+"""What several tests need to speak to numba-cuda and to the driver directly."""
 
 import ctypes
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def array_words(pointer: int, shape, strides, itemsize: int) -> tuple[int, ...]:
-    """Return the words that numba-cuda packs for an array: 5 + 2 * ndim, strides in bytes."""
+    """Return the words numba-cuda packs for an array: 5 + 2 * ndim, strides in bytes."""
     size = 1
     for extent in shape:
         size *= extent
@@ -75,7 +75,7 @@ def launch_packed(function, data: bytes, grid=(1, 1, 1), block=(1, 1, 1), stream
 
 
 def run_child(source: str, devices: int = 1, **settings) -> subprocess.CompletedProcess:
-    """Run Python source in a process of its own on the stand-in, with the repository importable."""
+    """Run Python source on the stand-in in a process that can import the repository."""
     environment = standin.environment(devices, **settings)
     environment["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"
     command = [sys.executable, "-c", textwrap.dedent(source)]
