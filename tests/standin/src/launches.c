@@ -214,6 +214,11 @@ static CUresult wait_for_gate(void)
     return result;
 }
 
+int hook_waits(void)
+{
+    return atomic_load_explicit(&held, memory_order_relaxed) || atomic_load_explicit(&hooked, memory_order_relaxed);
+}
+
 CUresult hook_run(const Launch *launch)
 {
     if (atomic_load_explicit(&held, memory_order_relaxed))
