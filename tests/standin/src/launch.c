@@ -90,15 +90,6 @@ static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
     return SUCCESS;
 }
 
-static CUresult check_packed(const Kernel *kernel, void **extra)
-{
-    const unsigned char *buffer;
-    size_t size;
-    CHECK(packed_terms(extra, &buffer, &size));
-    REQUIRE(!extra || size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
-    return SUCCESS;
-}
-
 static CUresult take_pointers(Launch *launch, const Kernel *kernel, void **pointers)
 {
     unsigned char *at = launch->bytes;
@@ -201,16 +192,10 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(check_shape(config, function));
     CHECK(check_cooperative(config, function));
     CHECK(capture_legacy(stream));
-<<<<<<< HEAD
-    /* Nobody will look: the cost of a record would drown what a count of instructions is after. */
-    if (!stream->capture && launch_unobserved())
-        return check_packed(function->kernel, extra);
-=======
     if (unobserved(stream)) {
         next_sequence();
         return extra ? check_packed(function->kernel, extra) : SUCCESS;
     }
->>>>>>> standin
     Launch *record = describe(config, function, stream, call);
     CUresult result = take_parameters(record, function->kernel, pointers, extra);
     result = result ? result : issue(record, stream);

@@ -231,12 +231,6 @@ CUresult hook_run(const Launch *launch)
     return SUCCESS;
 }
 
-int launch_unobserved(void)
-{
-    return !recording_on() && !atomic_load_explicit(&hooked, memory_order_relaxed)
-        && !atomic_load_explicit(&held, memory_order_relaxed);
-}
-
 EXPORT void standin_hook(Hook callback, int elsewhere)
 {
     hook = callback;

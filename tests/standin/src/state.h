@@ -287,7 +287,6 @@ void record_launch(Launch *launch); /* takes ownership; drops it where recording
 Launch *launch_copy(const Launch *launch);
 void launch_free(Launch *launch);
 int recording_on(void);
-int launch_unobserved(void); /* no record, no hook, no gate: nobody sees the launch */
 int hook_waits(void); /* whether hook_run would do anything */
 CUresult hook_run(const Launch *launch); /* outside the lock: callback, held queue */
 void record_ordering(const Event *event, const Stream *waiting);
