@@ -19,7 +19,7 @@ ORDER = [
     {"_source", "_managed"},
     {"_view"},
     {"_exchange", "_export"},
-    {"_torch"},
+    {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
     {"_launch"},
