@@ -65,12 +65,14 @@ cdef dict NUMBA_NAMES = {
 # NumPy has these only through ml_dtypes.
 cdef frozenset FROM_ML_DTYPES = frozenset({
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
-    "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e4m3fnuz", "float8_e5m2fnuz", "complex32",
 })
 
 cdef list _entries = [None]
 cdef dict _by_name = {}
 cdef dict _by_numpy = {}
+# Structured dtypes made with align=True equal those without, but Numba types them apart.
+cdef dict _by_aligned = {}
 cdef object _lock = threading.Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
@@ -180,11 +182,16 @@ cdef int _fill_table() except -1:
         _by_name[name] = entry
         if code < 32:
             _dlpack_ids[<int>code][<int>(bits & 255)] = entry.id
-        if name in np.sctypeDict or name == "bool":
+        if _is_numpys_own(name):
             entry._numpy = np.dtype(name)
             entry.typestr = entry._numpy.str
             _by_numpy[entry._numpy] = entry
     return 0
+
+
+cdef bint _is_numpys_own(str name) except -1:
+    # ml_dtypes adds its names to NumPy's, but a typestr does not tell them.
+    return name == "bool" or (name in np.sctypeDict and np.dtype(name).isbuiltin == 1)
 
 
 cdef DType dtype_by_id(int id):
@@ -208,22 +215,25 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
 
 cdef int dtype_from_numpy(object dtype) except -1:
     """Return the id of a NumPy dtype, registering a structured or datetime one."""
-    entry = _by_numpy.get(dtype)
+    entry = (_by_aligned if dtype.isalignedstruct else _by_numpy).get(dtype)
     if entry is None:
-        entry = _register_numpy(np.dtype(dtype))
+        entry = _register_numpy(dtype)
     return (<DType>entry).id
 
 
 cdef DType _register_numpy(object dtype):
     cdef DType entry
+    cdef dict known = _by_aligned if dtype.isalignedstruct else _by_numpy
     if dtype.name in _by_name and dtype.isnative:
         # ml_dtypes' own dtypes: known by name, hashed on first sight.
         entry = _by_name[dtype.name]
         if entry._numpy is None:
             entry._numpy = dtype
-    elif dtype.kind in "VMm" and not dtype.hasobject:
+    elif (
+        dtype.kind in "VMm" and dtype.isnative and dtype.itemsize and not dtype.hasobject
+    ):
         with _lock:
-            found = _by_numpy.get(dtype)
+            found = known.get(dtype)
             if found is not None:
                 return found
             entry = _append(
@@ -234,7 +244,7 @@ cdef DType _register_numpy(object dtype):
             entry.typestr = dtype.str
             if not dtype_facts[entry.id].kernel:
                 entry.advice = "view it as uint8"
-            _by_numpy[dtype] = entry
+            known[dtype] = entry
             return entry
     else:
         raise TypeError(_refusal(dtype))
@@ -245,9 +255,11 @@ cdef DType _register_numpy(object dtype):
 cdef str _refusal(object dtype):
     if not dtype.isnative:
         return (
-            f"dtype {dtype.str} has the other byte order; convert with "
+            f"dtype {dtype} has the other byte order; convert with "
             ".astype(dtype.newbyteorder('='))"
         )
+    if not dtype.itemsize:
+        return f"dtype {dtype} has items of no bytes; give it a field or a size"
     return f"dtype {dtype} has no counterpart on a CUDA device; convert it to a number type"
 
 
