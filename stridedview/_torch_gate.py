@@ -31,6 +31,33 @@ def check_version(torch):
             f"torch {torch.__version__} is too old for stridedview: found "
             f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
         )
+    _hide_from_dynamo(torch)
+
+
+def _hide_from_dynamo(torch):
+    """Keep torch.compile from tracing this module, and what it calls.
+
+    Within a compiled function Dynamo looks at every Python frame that begins, ours too. It
+    would compile each for each kind of tensor, and hand them numbers in place of ``id``.
+    """
+    try:
+        dynamo = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameAction.SKIP
+        strategy = dynamo._FrameExecStrategy(skip, skip)
+        for function in HIDDEN_FROM_DYNAMO:
+            dynamo.set_code_exec_strategy(function.__code__, strategy)
+    except AttributeError:
+        pass  # another torch's Dynamo: it costs time, and the results are the same
+
+
+def _undisturbed(function):
+    """Return what ``function()`` gives in a thread of its own.
+
+    The first tensor may be seen within a transform, a mode or a default device, all of
+    which change what torch makes. They belong to their thread.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def library(torch, name):
@@ -47,8 +74,12 @@ def stands_behind_header(tensor):
 
     Follows no pointer of torch's: it compares the word there with what torch says.
     """
-    address = id(tensor) + object.__basicsize__
-    return ctypes.c_void_p.from_address(address).value == tensor._cdata
+
+    def compare_words():
+        address = id(tensor) + object.__basicsize__
+        return ctypes.c_void_p.from_address(address).value == tensor._cdata
+
+    return _undisturbed(compare_words)
 
 
 def _word(torch, *names):
@@ -75,16 +106,6 @@ def key_words(torch):
         "cpu": _word(torch, "CPU") & ~ignored,
         "cuda": _word(torch, "CUDA") & ~ignored,
     }
-
-
-def _undisturbed(function):
-    """Return what ``function()`` gives in a thread of its own.
-
-    The first tensor may be seen within a transform, a mode or a default device, all of
-    which change what torch makes. They belong to their thread.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
 
 
 def _samples(torch):
@@ -257,3 +278,15 @@ def is_plain_type(kind):
     """
     torch = sys.modules["torch"]
     return kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+# All that are called from outside; what they call is hidden with them.
+HIDDEN_FROM_DYNAMO = (
+    check,
+    compare,
+    find_key_offset,
+    is_plain_type,
+    key_words,
+    library,
+    stands_behind_header,
+)

@@ -176,6 +176,37 @@ def test_gate_when_the_c_abi_cannot_be_used_then_the_next_route_is_as_right(way)
     assert done.stdout.strip() == told
 
 
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+from stridedview import _torch, from_any
+
+@torch.compile(backend="eager")
+def compute(x):
+    y = x.conj()
+    try:
+        return from_any(y)
+    except TypeError as error:
+        return str(error)
+
+assert "conjugation is pending" in compute(torch.ones(3, dtype=torch.complex64))
+print(*_torch.route(), sep=" - ")
+first = counters["frames"]["total"]
+compute(torch.ones(5, dtype=torch.complex128))
+torch.compile(lambda x: from_any(x + 1), backend="eager")(torch.ones(3))
+# One frame that calls us, and what Dynamo makes of the rest of it after the call.
+print(counters["frames"]["total"] - first)
+"""
+
+
+def test_gate_when_within_a_compiled_function_then_it_is_not_compiled_too():
+    done = run(["-c", COMPILED], STRIDEDVIEW_TORCH_ROUTE="")
+    assert done.returncode == 0, done.stderr
+    route, frames = done.stdout.split("\n")[:2]
+    assert route == "C ABI - self-check passed"
+    assert int(frames) <= 2
+
+
 def test_torch_when_too_old_then_its_tensors_are_refused_by_name():
     code = (
         "import torch\n"
