@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(argv)
     if options.command == "status":
-        return _show_status(as_json=options.json)
+        return _show_status(options.imports, as_json=options.json)
     if options.command == "demo":
         return _run_demo()
     return _run_script(options.script, options.arguments)
@@ -39,6 +39,14 @@ def _parser() -> argparse.ArgumentParser:
         "status", help="versions, routes, and whether Numba is patched"
     )
     status.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module first (torch, say), so that its route is shown",
+    )
     commands.add_parser("demo", help="a softmax kernel on torch tensors, and its cost")
     run = commands.add_parser("run", help="run a script with stridedview enabled")
     run.add_argument("script", help="path of a Python script")
@@ -47,7 +55,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _show_status(*, as_json: bool) -> int:
+def _show_status(imports: Sequence[str], *, as_json: bool) -> int:
+    try:
+        for name in imports:
+            importlib.import_module(name)
+    except ImportError as error:
+        print(f"cannot import {name}: {error}", file=sys.stderr)
+        return 1
     facts = _status.collect()
     print(json.dumps(facts, indent=2) if as_json else _status.render(facts))
     return 0

@@ -15,6 +15,9 @@ from typing import Any
 import stridedview
 from stridedview import _autoenable, _peers
 
+TENSOR = "torch.Tensor"
+NO_ROUTES = "  none: this process has seen no arrays (status --import torch shows torch's)"
+
 
 def collect() -> dict[str, Any]:
     """Return the facts as a dict that JSON can hold."""
@@ -43,7 +46,7 @@ def render(facts: dict[str, Any]) -> str:
         f"Numba:  {_numba_line(facts['numba'])}",
         "",
         "Routes",
-        *_table(facts["routes"], ("producer", "route", "reason")),
+        *(_table(facts["routes"], ("producer", "route", "reason")) or [NO_ROUTES]),
     ]
     if facts["forced"]:
         lines.append(f"\n{_peers.FORCE_VARIABLE}=1: versions are not enforced")
@@ -81,13 +84,27 @@ def driver_facts() -> dict[str, Any]:
 
 
 def routes() -> list[dict[str, str]]:
-    """Return the route taken for each producer type; empty without the compiled modules."""
+    """Return the route of each producer type that this process has seen.
+
+    An imported torch counts as seen. Empty without the compiled modules.
+    """
     try:
         ingest: Any = importlib.import_module("stridedview._ingest")
     except ModuleNotFoundError:
         return []
     found: list[dict[str, str]] = ingest.routes()
+    if "torch" in sys.modules and all(row["producer"] != TENSOR for row in found):
+        found.append(_torch_route())
     return found
+
+
+def _torch_route() -> dict[str, str]:
+    torch_module: Any = importlib.import_module("stridedview._torch")
+    try:
+        route = "torch", ": ".join(torch_module.route())
+    except ImportError as error:
+        route = "refused", str(error)
+    return {"producer": TENSOR, "route": route[0], "reason": route[1]}
 
 
 def _peer_facts(name: str) -> dict[str, Any]:
@@ -141,7 +158,7 @@ def _numba_line(facts: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[str]:
     """Return the rows as lines of aligned columns."""
     if not rows:
-        return ["  none"]
+        return []
     cells = [columns, *([str(row[column] or "-") for column in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]

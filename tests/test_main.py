@@ -63,6 +63,103 @@ def test_routes_when_ingest_is_not_built_then_none_are_shown(monkeypatch):
     assert _status.routes() == []
 
 
+STATUS_AFTER = """
+import contextlib, io, json
+import numpy as np, torch
+import stridedview
+from stridedview import __main__, _torch
+
+def show(*options):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert __main__.main(["status", *options]) == 0
+    return shown.getvalue()
+
+def routes():
+    return {row["producer"]: row for row in json.loads(show("--json"))["routes"]}
+
+told = ": ".join(_torch.route())
+assert routes()["torch.Tensor"]["reason"] == told, "an imported torch is shown"
+stridedview.from_many([np.arange(3), torch.ones(3), torch.nn.Parameter(torch.ones(3))])
+try:
+    stridedview.from_any(np.ma.zeros(3))
+except TypeError:
+    pass
+found = routes()
+assert found["numpy.ndarray"]["route"] == "host"
+assert found["torch.Tensor"] == {
+    "producer": "torch.Tensor", "route": "torch", "reason": told}
+assert found["torch.nn.parameter.Parameter"]["reason"] == told
+assert found["numpy.ma.MaskedArray"]["route"] == "refused"
+text = show()
+for row in found.values():
+    line = " ".join([row["producer"], row["route"], row["reason"]]).split()
+    assert line in [line.split() for line in text.splitlines()], row
+print(told)
+"""
+
+
+CRASHES = "the exchange route reads the tensor at offset 0 and crashes"
+ASKED = "exchange API: asked for by STRIDEDVIEW_TORCH_ROUTE"
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        pytest.param("", "C ABI: self-check passed", id="C ABI"),
+        pytest.param(
+            "exchange", ASKED, id="exchange API", marks=pytest.mark.xfail(reason=CRASHES)
+        ),
+    ],
+)
+def test_status_when_arrays_were_imported_then_their_routes_are_shown(variable, told):
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", STATUS_AFTER],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "STRIDEDVIEW_TORCH_ROUTE": variable},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == told
+
+
+def test_status_when_told_to_import_torch_then_its_route_is_shown():
+    pytest.importorskip("torch")
+    done = run_main("status", "--import", "torch", "--json")
+    assert done.returncode == 0, done.stderr
+    (route,) = json.loads(done.stdout)["routes"]
+    assert (route["producer"], route["route"]) == ("torch.Tensor", "torch")
+    assert "self-check passed" in route["reason"]
+
+
+def test_status_when_nothing_was_seen_then_it_says_how_to_see_more():
+    facts = _status.collect()
+    facts["routes"] = []
+    assert "status --import torch" in _status.render(facts)
+
+
+def test_status_when_torch_is_refused_then_the_reason_is_shown(monkeypatch):
+    def refuse():
+        raise ImportError("torch 1.0 is too old")
+
+    torch = pytest.importorskip("torch")
+    from stridedview import _ingest, _torch
+
+    assert torch
+    monkeypatch.setattr(_ingest, "routes", list)
+    monkeypatch.setattr(_torch, "route", refuse)
+    assert _status.routes() == [
+        {"producer": "torch.Tensor", "route": "refused", "reason": "torch 1.0 is too old"}
+    ]
+
+
+def test_status_when_the_module_to_import_is_absent_then_it_says_so(capsys):
+    assert __main__.main(["status", "--import", "no_such_module"]) == 1
+    assert "cannot import no_such_module" in capsys.readouterr().err
+
+
 def test_render_when_there_are_routes_then_each_has_a_line():
     facts = _status.collect()
     facts["routes"] = [
