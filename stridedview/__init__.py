@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module of this package that defines it.
 _HOMES = {
+    "DType": "_dtype",
     "DriverError": "_driver",
     "Layout": "_layout",
     "StridedView": "_export",

@@ -5,18 +5,26 @@ word stands and what a plain tensor's word is; and for each tensor whose word is
 plain, to name its kind and say what to do. Imports no torch: it is handed the module.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, TypeVar
+
+# Pointer, shape, strides in items, dtype name.
+Facts: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
+Answer = TypeVar("Answer")
 
 OLDEST = (2, 10)
 # A TensorImpl is at least this large in every torch of the tested range.
 WORDS_SEARCHED = 22
 
 
-def check_version(torch):
+def check_version(torch: Any) -> None:
     """Refuse a torch in which tensors stand elsewhere in the object.
 
     Raises
@@ -34,7 +42,7 @@ def check_version(torch):
     _hide_from_dynamo(torch)
 
 
-def _hide_from_dynamo(torch):
+def _hide_from_dynamo(torch: Any) -> None:
     """Keep torch.compile from tracing this module, and what it calls.
 
     Within a compiled function Dynamo looks at every Python frame that begins, ours too. It
@@ -50,7 +58,7 @@ def _hide_from_dynamo(torch):
         pass  # another torch's Dynamo: it costs time, and the results are the same
 
 
-def _undisturbed(function):
+def _undisturbed(function: Callable[[], Answer]) -> Answer:
     """Return what ``function()`` gives in a thread of its own.
 
     The first tensor may be seen within a transform, a mode or a default device, all of
@@ -60,7 +68,7 @@ def _undisturbed(function):
         return pool.submit(function).result()
 
 
-def library(torch, name):
+def library(torch: Any, name: str) -> ctypes.CDLL:
     """Return the shared library of torch's that this process has loaded."""
     prefix, suffix = {"win32": ("", ".dll"), "darwin": ("lib", ".dylib")}.get(
         sys.platform, ("lib", ".so")
@@ -69,27 +77,27 @@ def library(torch, name):
     return ctypes.CDLL(path)
 
 
-def stands_behind_header(tensor):
+def stands_behind_header(tensor: Any) -> bool:
     """Whether the ``at::Tensor`` stands right behind the object header.
 
     Follows no pointer of torch's: it compares the word there with what torch says.
     """
 
-    def compare_words():
+    def compare_words() -> bool:
         address = id(tensor) + object.__basicsize__
-        return ctypes.c_void_p.from_address(address).value == tensor._cdata
+        return bool(ctypes.c_void_p.from_address(address).value == tensor._cdata)
 
     return _undisturbed(compare_words)
 
 
-def _word(torch, *names):
+def _word(torch: Any, *names: str) -> int:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
     for name in names[1:]:
         keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
-    return keys.raw_repr()
+    return int(keys.raw_repr())
 
 
-def key_words(torch):
+def key_words(torch: Any) -> dict[str, int]:
     """Return the dispatch-key words of plain tensors.
 
     Returns
@@ -108,7 +116,7 @@ def key_words(torch):
     }
 
 
-def _samples(torch):
+def _samples(torch: Any) -> list[Any]:
     """Return tensors of a dozen kinds, so that one position in them is no accident."""
     plain = torch.arange(12.0).reshape(3, 4)
     with torch.inference_mode():
@@ -129,7 +137,7 @@ def _samples(torch):
     ]
 
 
-def find_key_offset(torch):
+def find_key_offset(torch: Any) -> int:
     """Return the offset in bytes of the dispatch-key word in a TensorImpl, or -1.
 
     The word that torch tells for each sample is searched in the sample's memory; one
@@ -141,7 +149,7 @@ def find_key_offset(torch):
         return -1
 
 
-def _search(torch, samples):
+def _search(torch: Any, samples: list[Any]) -> int:
     positions = set(range(WORDS_SEARCHED))
     for tensor in samples:
         word = torch._C._dispatch_keys(tensor).raw_repr()
@@ -150,7 +158,7 @@ def _search(torch, samples):
     return positions.pop() * 8 if len(positions) == 1 else -1
 
 
-def compare(torch, facts):
+def compare(torch: Any, facts: Callable[[Any], Facts]) -> str:
     """Compare what the C ABI tells of sample tensors with what Python tells.
 
     Parameters
@@ -169,7 +177,7 @@ def compare(torch, facts):
         return f"the C ABI cannot be compared with torch: {error}"
 
 
-def _compare(torch, facts):
+def _compare(torch: Any, facts: Callable[[Any], Facts]) -> str:
     base = torch.arange(24, dtype=torch.int32).reshape(2, 3, 4)
     for tensor in (
         base,
@@ -186,7 +194,7 @@ def _compare(torch, facts):
     return ""
 
 
-def check(tensor):
+def check(tensor: Any) -> None:
     """Refuse a tensor whose memory cannot be handed to a kernel as it is.
 
     Returns for a plain tensor; the order of the questions goes from what the tensor is
@@ -206,7 +214,7 @@ def check(tensor):
         _check_device(tensor)
 
 
-def _check_device(tensor):
+def _check_device(tensor: Any) -> None:
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"the tensor is on device {tensor.device}, which CUDA cannot address; "
@@ -214,7 +222,7 @@ def _check_device(tensor):
         )
 
 
-def _check_wrapped(torch, tensor):
+def _check_wrapped(torch: Any, tensor: Any) -> None:
     kind = type(tensor)
     if kind.__name__ == "FakeTensor":
         raise TypeError(
@@ -241,7 +249,7 @@ def _check_wrapped(torch, tensor):
         )
 
 
-def _check_storage_kind(torch, tensor):
+def _check_storage_kind(torch: Any, tensor: Any) -> None:
     if tensor.is_quantized:
         raise TypeError("the tensor is quantized; pass x.int_repr() or x.dequantize()")
     if tensor.is_mkldnn:
@@ -255,7 +263,7 @@ def _check_storage_kind(torch, tensor):
         raise TypeError("a meta tensor has no memory; make it on a device")
 
 
-def _check_pending(tensor):
+def _check_pending(tensor: Any) -> None:
     if tensor.is_conj():
         raise TypeError(
             "the tensor's conjugation is pending (its memory holds the values before "
@@ -270,7 +278,7 @@ def _check_pending(tensor):
         raise TypeError("a zero tensor has no memory; pass x.clone()")
 
 
-def is_plain_type(kind):
+def is_plain_type(kind: Any) -> bool:
     """Whether instances of a torch.Tensor subclass are tensors as they stand.
 
     ``__torch_function__`` alone leaves the memory what it is; ``__torch_dispatch__``,
