@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 
 cdef enum:
-    DTYPE_CAPACITY = 1024       # static entries and the registered ones (structured, datetime)
+    DTYPE_CAPACITY = 1024       # static entries and registered ones (structured, datetime)
     DTYPE_NONE = 0              # no entry: an unknown type
 
 

@@ -22,9 +22,11 @@ cdef int set_exchange_family(int family, DLPackExchangeAPI* api) except -1
 # Fill `source` from a DLTensor whose strides count items; pointers are borrowed from it.
 cdef int source_from_dltensor(Source* source, const DLTensor* tensor) except -1
 # Import without flags: for producers whose tensors are always writable.
-cdef int exchange_borrow(DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1
+cdef int exchange_borrow(
+    DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1
 # Import with the read-only flag; `source.keep` then holds the managed tensor.
-cdef int exchange_import(DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1
+cdef int exchange_import(
+    DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1
 # Take over the tensor in a DLPack capsule; `source.keep` then holds it.
 cdef int capsule_import(object capsule, Source* source) except -1
 # The current stream of a family on a device.

@@ -50,12 +50,12 @@ cdef DLPackExchangeAPI* find_exchange(object type_) except? NULL:
     A type may publish a newer major version and chain older ones behind it.
     """
     cdef DLPackExchangeAPIHeader* header
-    cdef int walked
+    cdef int _walked
     capsule = getattr(type_, "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, EXCHANGE):
         return NULL
     header = <DLPackExchangeAPIHeader*>PyCapsule_GetPointer(capsule, EXCHANGE)
-    for walked in range(APIS_WALKED):
+    for _walked in range(APIS_WALKED):
         if header is NULL or header.version.major == DLPACK_MAJOR:
             return <DLPackExchangeAPI*>header
         header = header.prev_api
@@ -107,8 +107,8 @@ cdef int _raise_set_error() except *:
 cdef int _check_device(int32_t device_type, int32_t device_id) except -1:
     if device_type not in (kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged):
         raise BufferError(
-            f"its memory is of DLPack device type {device_type}, which CUDA cannot address; "
-            "copy it to the host or to a CUDA device")
+            f"its memory is of DLPack device type {device_type}, which CUDA cannot "
+            "address; copy it to the host or to a CUDA device")
     if device_id < 0 and device_type != kDLCPU:
         raise BufferError(f"its device id {device_id} is negative")
     return 0
@@ -152,7 +152,8 @@ cdef void _copy_shape(Source* source) noexcept:
         source.strides = &source.scratch[MAX_NDIM]
 
 
-cdef int exchange_borrow(DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1:
+cdef int exchange_borrow(
+        DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1:
     cdef DLTensor tensor
     if api.dltensor_from_py_object_no_sync is NULL:
         return exchange_import(api, producer, source)
@@ -165,7 +166,8 @@ cdef int exchange_borrow(DLPackExchangeAPI* api, PyObject* producer, Source* sou
     return 0
 
 
-cdef int exchange_import(DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1:
+cdef int exchange_import(
+        DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1:
     cdef DLManagedTensorVersioned* tensor = NULL
     if api.managed_tensor_from_py_object_no_sync is NULL:
         if api.dltensor_from_py_object_no_sync is NULL:
@@ -174,7 +176,8 @@ cdef int exchange_import(DLPackExchangeAPI* api, PyObject* producer, Source* sou
     _call(api.managed_tensor_from_py_object_no_sync(producer, &tensor),
           "managed_tensor_from_py_object_no_sync")
     if tensor is NULL:
-        raise BufferError("the producer's managed_tensor_from_py_object_no_sync gave nothing")
+        raise BufferError(
+            "the producer's managed_tensor_from_py_object_no_sync gave nothing")
     return _own(source, tensor)
 
 

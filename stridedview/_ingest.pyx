@@ -1,13 +1,13 @@
 """The one table of producers: exact type -> importer, filled on first sight of a type.
 
 Owns which route an object takes and the routes that read a library's own attributes; those
-of torch, of the exchange API and of the Python-level protocols are in their own modules. Every route ends in the same ``Source`` and
-passes the same checks.
+of torch, of the exchange API and of the Python-level protocols are in their own modules.
+Every route ends in the same ``Source`` and passes the same checks.
 """
 
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
+from cpython.ref cimport Py_DECREF
+from libc.stdint cimport intptr_t, uintptr_t
 
 from stridedview._dlpack cimport (
     DLPackExchangeAPI, kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged,
@@ -29,7 +29,7 @@ import sys
 
 import numpy as np
 
-import stridedview._export  # completes StridedView
+import stridedview._export  # no-cython-lint: completes StridedView
 from stridedview import _torch, _torch_gate
 
 cdef extern from "Python.h":
@@ -109,7 +109,9 @@ cdef tuple _choose_known(object type_):
     if _derives(type_, "jaxlib", "ArrayImpl"):
         return ROUTE_JAX, "DLPack capsule, read-only"
     # The simulator's arrays say so too, but have no address on a device.
-    if getattr(type_, "__cuda_ndarray__", False) and hasattr(type_, "device_ctypes_pointer"):
+    if getattr(type_, "__cuda_ndarray__", False) and (
+        hasattr(type_, "device_ctypes_pointer")
+    ):
         return ROUTE_NUMBA, "its attributes"
     if issubclass(type_, (np.ndarray, np.void)):
         return ROUTE_HOST, "array interface"
@@ -190,7 +192,8 @@ cdef int _import_foreign(int route, object producer, Source* source) except -1:
 
 cdef int _refuse(object producer) except -1:
     if isinstance(producer, np.ma.MaskedArray):
-        raise TypeError("masked arrays are not supported; pass x.filled() or x.data and x.mask")
+        raise TypeError(
+            "masked arrays are not supported; pass x.filled() or x.data and x.mask")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(producer, torch.Tensor):
         _torch_gate.check(producer)
@@ -261,7 +264,8 @@ cdef int _numba_device_type(object array, object pointer) except -1:
     # The host's address is the device's wherever the driver could arrange it.
     if not isinstance(array, np.ndarray) or array.ctypes.data != pointer:
         return kDLCUDA
-    return kDLCUDAManaged if _derives(type(array), "numba", "ManagedNDArray") else kDLCUDAHost
+    is_managed = _derives(type(array), "numba", "ManagedNDArray")
+    return kDLCUDAManaged if is_managed else kDLCUDAHost
 
 
 cdef int _numba_device(object array) except -1:
@@ -456,8 +460,9 @@ def routes():
     names = {
         ROUTE_NONE: "not an array", ROUTE_REFUSED: "refused", ROUTE_TORCH: "torch",
         ROUTE_VIEW: "own", ROUTE_MEMORY_VIEW: "StridedMemoryView", ROUTE_BUFFER: "Buffer",
-        ROUTE_CUPY: "CuPy", ROUTE_NUMBA: "Numba device array", ROUTE_EXCHANGE: "exchange API",
-        ROUTE_DLPACK: "DLPack", ROUTE_JAX: "JAX", ROUTE_CAI: "CUDA array interface", ROUTE_HOST: "host",
+        ROUTE_CUPY: "CuPy", ROUTE_NUMBA: "Numba device array", ROUTE_JAX: "JAX",
+        ROUTE_EXCHANGE: "exchange API", ROUTE_DLPACK: "DLPack",
+        ROUTE_CAI: "CUDA array interface", ROUTE_HOST: "host",
     }
     return [
         {

@@ -36,7 +36,8 @@ cdef int64_t _as_int64(object value, str what) except? -1:
     if not PyLong_CheckExact(value):
         # Not every number: an extent of 4.0 is a producer's mistake.
         if not PyIndex_Check(value):
-            raise TypeError(f"its {what} has a {type(value).__name__}, not an integer: {value!r}")
+            raise TypeError(
+                f"its {what} has a {type(value).__name__}, not an integer: {value!r}")
         value = PyNumber_Index(value)
     return PyLong_AsLongLong(value)
 
@@ -55,7 +56,8 @@ cdef int read_shape(Source* source, object shape, object strides) except -1:
         _check_tuple(strides, "strides")
     ndim = len(shape)
     if ndim > MAX_NDIM:
-        raise BufferError(f"an array of {ndim} axes is not supported; the most is {MAX_NDIM}")
+        raise BufferError(
+            f"an array of {ndim} axes is not supported; the most is {MAX_NDIM}")
     if strides is not None and len(strides) != ndim:
         raise BufferError(f"{ndim} extents but {len(strides)} strides")
     for axis in range(ndim):
@@ -94,7 +96,8 @@ cdef int check_source(Source* source) except -1:
             mul_overflow(source.strides[axis], source.unit, &span)
             or mul_overflow(span, source.shape[axis], &span)
         ):
-            raise OverflowError(f"the extent of axis {axis} times its stride exceeds 64 bits")
+            raise OverflowError(
+                f"the extent of axis {axis} times its stride exceeds 64 bits")
     if mul_overflow(size, dtype_facts[source.dtype].itemsize, &size):
         raise OverflowError("the number of bytes does not fit 64 bits")
     return _check_pointer(source)
