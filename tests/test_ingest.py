@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 
 import numpy as np
 import pytest
 from numba import cuda
 
+import stridedview
 from stridedview import _ingest, from_any, from_many
 from tests.standin.helpers import ROOT
 
@@ -202,6 +204,20 @@ def test_array_when_host_and_device_share_it_then_the_view_says_so(driver, make,
 def test_pinned_array_when_imported_then_it_is_host_memory(driver):
     array = cuda.pinned_array(4)
     assert from_any(array).device == (CPU, 0)
+
+
+@pytest.mark.xfail(reason="pinned memory is used in place without a look at its address")
+def test_pinned_array_when_between_items_then_no_kernel_is_given_its_address(driver):
+    odd = cuda.pinned_array(17, dtype="u1")[1:].view("f4")
+
+    @cuda.jit
+    def take(items):
+        pass
+
+    with stridedview.enabled(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the copy that a launch makes
+        take[1, 1](odd)
+    assert driver.launches()[-1].words[4] % odd.itemsize == 0
 
 
 def test_memory_view_when_imported_then_it_is_the_same(numba_array):
