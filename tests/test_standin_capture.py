@@ -66,7 +66,7 @@ def status(stream) -> int:
 
 
 def in_thread(work):
-    """Run work in a thread that has the primary context current, and return what it gave."""
+    """Return what work gives in a thread that has the primary context current."""
     answers = []
 
     def body():
@@ -80,12 +80,17 @@ def in_thread(work):
     return answers[0]
 
 
-def test_capture_when_launches_are_made_then_they_are_nodes_and_replayed_by_the_graph(driver, stream, other):
+def test_capture_when_launches_are_made_then_they_are_nodes_and_replayed_by_the_graph(
+    driver, stream, other
+):
     begin(stream)
     launch_on(stream, 1)
     launch_on(stream, 2)
     graph = good(end(stream))
-    assert [(record.words, record.captured) for record in driver.launches()] == [((1,), True), ((2,), True)]
+    assert [(record.words, record.captured) for record in driver.launches()] == [
+        ((1,), True),
+        ((2,), True),
+    ]
     assert good(cu.cuGraphGetNodes(graph, 0))[1] == 2
     executable = good(cu.cuGraphInstantiate(graph, 0))
     good(cu.cuGraphDestroy(graph))
@@ -94,7 +99,9 @@ def test_capture_when_launches_are_made_then_they_are_nodes_and_replayed_by_the_
     good(cu.cuGraphLaunch(executable, other))
     records = driver.launches()
     assert [record.words for record in records] == [(1,), (2,)] * 2
-    assert {(record.stream, record.captured, record.replayed) for record in records} == {(int(other), False, True)}
+    assert {(record.stream, record.captured, record.replayed) for record in records} == {
+        (int(other), False, True)
+    }
     good(cu.cuGraphExecDestroy(executable))
 
 
@@ -117,12 +124,15 @@ def test_capture_when_it_goes_on_then_stream_and_info_say_so(driver, stream, oth
     begin(stream)
     assert (status(stream), status(other)) == (1, 0)
     info = good(cu.cuStreamGetCaptureInfo(stream))
-    assert int(info[0]) == 1 and int(info[1]) > 0
+    assert int(info[0]) == 1
+    assert int(info[1]) > 0
     good(end(stream))
     assert status(stream) == 0
 
 
-def test_unsafe_call_when_it_spoils_a_capture_then_launches_and_the_end_say_so(driver, stream):
+def test_unsafe_call_when_it_spoils_a_capture_then_launches_and_the_end_say_so(
+    driver, stream
+):
     begin(stream)
     assert code(cu.cuMemAlloc(512)) == UNSUPPORTED
     assert status(stream) == 2
@@ -149,7 +159,9 @@ STRICT = {
 
 
 @pytest.mark.parametrize("name", STRICT)
-def test_strict_capture_when_on_then_events_and_libraries_spoil_a_capture_too(driver, stream, event, name):
+def test_strict_capture_when_on_then_events_and_libraries_spoil_a_capture_too(
+    driver, stream, event, name
+):
     driver.strict_capture(True)
     begin(stream)
     assert code(STRICT[name](event)) == UNSUPPORTED
@@ -174,14 +186,18 @@ def test_first_launch_when_in_a_capture_then_it_works_unless_strict(driver, stre
     end(stream)
 
 
-def test_wait_when_the_event_is_from_outside_the_capture_then_it_is_isolation(driver, stream, other, event):
+def test_wait_when_the_event_is_from_outside_the_capture_then_it_is_isolation(
+    driver, stream, other, event
+):
     good(cu.cuEventRecord(event, other))
     begin(stream)
     assert code(cu.cuStreamWaitEvent(stream, event, 0)) == ISOLATION
     assert code(end(stream)) == INVALIDATED
 
 
-def test_wait_when_the_event_is_of_the_capture_then_the_stream_joins_it(driver, stream, other):
+def test_wait_when_the_event_is_of_the_capture_then_the_stream_joins_it(
+    driver, stream, other
+):
     fork, join = good(cu.cuEventCreate(2)), good(cu.cuEventCreate(2))
     begin(stream)
     launch_on(stream, 1)
@@ -206,7 +222,9 @@ def test_end_when_a_stream_was_not_joined_then_it_is_unjoined(driver, stream, ot
     assert status(other) == 0
 
 
-def test_end_when_called_on_a_joined_stream_then_it_is_unmatched(driver, stream, other, event):
+def test_end_when_called_on_a_joined_stream_then_it_is_unmatched(
+    driver, stream, other, event
+):
     begin(stream)
     good(cu.cuEventRecord(event, stream))
     good(cu.cuStreamWaitEvent(other, event, 0))
@@ -215,13 +233,19 @@ def test_end_when_called_on_a_joined_stream_then_it_is_unmatched(driver, stream,
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_end_when_called_in_another_thread_then_only_relaxed_gives_the_graph(driver, stream, name):
+def test_end_when_called_in_another_thread_then_only_relaxed_gives_the_graph(
+    driver, stream, name
+):
     begin(stream, MODES[name])
-    assert in_thread(lambda: code(end(stream))) == (0 if name == "relaxed" else WRONG_THREAD)
+    assert in_thread(lambda: code(end(stream))) == (
+        0 if name == "relaxed" else WRONG_THREAD
+    )
     assert status(stream) == 0
 
 
-def test_launch_when_a_blocking_stream_captures_then_the_legacy_stream_is_implicit(driver, current):
+def test_launch_when_a_blocking_stream_captures_then_the_legacy_stream_is_implicit(
+    driver, current
+):
     blocking = good(cu.cuStreamCreate(0))
     begin(blocking)
     assert code(cu.cuStreamIsCapturing(0)) == IMPLICIT
@@ -231,7 +255,9 @@ def test_launch_when_a_blocking_stream_captures_then_the_legacy_stream_is_implic
     assert code(end(blocking)) == INVALIDATED
 
 
-def test_legacy_stream_when_a_non_blocking_stream_captures_then_launches_there_run(driver, stream):
+def test_legacy_stream_when_a_non_blocking_stream_captures_then_launches_there_run(
+    driver, stream
+):
     begin(stream)
     nothing[1, 1](1)
     assert not driver.launches()[-1].captured

@@ -1,4 +1,4 @@
-"""Contexts and devices of the stand-in driver: identity, reset, stacks, second devices, forks."""
+"""Contexts and devices of the stand-in driver: identity, reset, stacks, forks."""
 
 import ctypes
 import threading
@@ -55,10 +55,16 @@ RESET = """
 """
 
 
-@pytest.mark.parametrize("release", ["cu.cuDevicePrimaryCtxRelease(0)", "cu.cuDevicePrimaryCtxReset(0)"])
-def test_primary_context_when_it_comes_back_then_handle_is_the_same_and_functions_are_stale(release):
+@pytest.mark.parametrize(
+    "release", ["cu.cuDevicePrimaryCtxRelease(0)", "cu.cuDevicePrimaryCtxReset(0)"]
+)
+def test_primary_context_when_it_comes_back_then_handle_is_the_same_and_functions_are_stale(
+    release,
+):
     child = run_child(RESET.replace("{release}", release))
-    assert child.stdout.split("\n")[:5] == ["0", "709", "True True", "400 0", "201"], child.stderr
+    assert child.stdout.split("\n")[:5] == ["0", "709", "True True", "400 0", "201"], (
+        child.stderr
+    )
 
 
 def test_numba_when_the_device_is_reset_then_new_arrays_work(driver):
@@ -76,7 +82,9 @@ def test_numba_when_the_device_is_reset_then_new_arrays_work(driver):
     assert child.stdout.split() == ["3.0"], child.stderr
 
 
-def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(driver, own_context):
+def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(
+    driver, own_context
+):
     assert int(good(cu.cuCtxGetCurrent())) == int(own_context)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(int(good(cu.cuCtxGetCurrent()))))
@@ -88,7 +96,9 @@ def test_context_stack_when_pushed_and_popped_then_each_thread_has_its_own(drive
     assert int(good(cu.cuCtxGetDevice())) == 0
 
 
-def test_function_when_of_another_context_then_its_launch_is_refused_and_the_kernels_is_not(driver):
+def test_function_when_of_another_context_then_its_launch_is_refused_and_the_kernels_is_not(
+    driver,
+):
     cuda.current_context()
     kernel = kernel_of(nothing)
     function = good(cu.cuKernelGetFunction(kernel))
@@ -156,19 +166,23 @@ SECOND = """
     for array in arrays:
         kind = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         print(good(cu.cuPointerGetAttribute(kind, array.device_ctypes_pointer.value)))
-    print([record.device for record in standin.launches()], len({record.context_id for record in standin.launches()}))
+    records = standin.launches()
+    print([record.device for record in records], len({r.context_id for r in records}))
     with cuda.gpus[0]:
         function = good(cu.cuKernelGetFunction(kernel_of(nothing)))
         print(launch(function, VALUES), good(cu.cuDeviceCanAccessPeer(0, 1)))
     with cuda.gpus[1]:
-        print(launch(function, VALUES), launch(cu.CUfunction(int(kernel_of(nothing))), VALUES))
+        kernel = cu.CUfunction(int(kernel_of(nothing)))
+        print(launch(function, VALUES), launch(kernel, VALUES))
     print(arrays[1].copy_to_host().sum())
 """
 
 
 def test_second_device_when_used_then_memory_launches_and_functions_are_its_own():
     child = run_child(SECOND, devices=2)
-    assert child.stdout.splitlines() == ["0", "1", "[0, 1] 2", "0 1", "400 0", "3.0"], child.stderr
+    assert child.stdout.splitlines() == ["0", "1", "[0, 1] 2", "0 1", "400 0", "3.0"], (
+        child.stderr
+    )
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.9", "10.0", "12.0"])
@@ -183,7 +197,8 @@ def test_capability_when_set_then_numba_compiles_and_launches_for_it(capability)
         def one(a):
             a[0] = 1
         one[1, 1](cuda.device_array(3, np.float32))
-        print(*cuda.get_current_device().compute_capability, len(standin.launches()[-1].parameters))
+        words = standin.launches()[-1].words
+        print(*cuda.get_current_device().compute_capability, len(words))
         """,
         cc=capability,
     )
@@ -192,6 +207,7 @@ def test_capability_when_set_then_numba_compiles_and_launches_for_it(capability)
 
 
 def test_array_when_on_the_stand_in_then_numba_lists_the_device(driver, capsys):
-    assert cuda.is_available() and cuda.detect()
+    assert cuda.is_available()
+    assert cuda.detect()
     assert "Stand-in device 0" in capsys.readouterr().out
     assert np.array_equal(cuda.to_device(np.arange(3)).copy_to_host(), [0, 1, 2])

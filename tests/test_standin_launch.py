@@ -8,7 +8,15 @@ import pytest
 from cuda.bindings import driver as cu
 from numba import cuda, float32, int32, void
 
-from tests.standin.helpers import array_words, code, good, kernel_of, launch, launch_packed, words_of
+from tests.standin.helpers import (
+    array_words,
+    code,
+    good,
+    kernel_of,
+    launch,
+    launch_packed,
+    words_of,
+)
 
 pytestmark = pytest.mark.standin
 
@@ -121,7 +129,9 @@ def test_parameters_when_an_array_is_strided_then_strides_are_bytes(driver, name
     whole = cuda.to_device(host)
     index = SLICES[name]
     view, expected = (whole.T, host.T) if index is None else (whole[index], host[index])
-    if name == "transposed":  # numba-cuda's own transpose copies: the strides are what counts
+    if (
+        name == "transposed"
+    ):  # numba-cuda's own transpose copies: the strides are what counts
         whole = view
     offset = expected.ctypes.data - host.ctypes.data if index is not None else 0
     take_one[1, 1](view)
@@ -131,16 +141,22 @@ def test_parameters_when_an_array_is_strided_then_strides_are_bytes(driver, name
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_parameters_when_a_scalar_or_tuple_is_launched_then_bytes_are_its_value(driver, name):
+def test_parameters_when_a_scalar_or_tuple_is_launched_then_bytes_are_its_value(
+    driver, name
+):
     value, words = SCALARS[name]
     take_one[1, 1](value)
     assert driver.launches()[-1].words == words
 
 
-def test_parameters_when_a_record_is_launched_then_they_are_one_pointer_to_a_device_copy(driver):
+def test_parameters_when_a_record_is_launched_then_they_are_one_pointer_to_a_device_copy(
+    driver,
+):
     dtype = np.dtype([("x", np.int32), ("y", np.float64)], align=True)
     seen = []
-    driver.on_launch(lambda record: seen.append(driver.read(record.words[0], dtype.itemsize)))
+    driver.on_launch(
+        lambda record: seen.append(driver.read(record.words[0], dtype.itemsize))
+    )
     record = np.array([(4, 2.5)], dtype)[0]
     take_one[1, 1](record)
     assert len(driver.launches()[-1].words) == 1
@@ -153,7 +169,9 @@ def test_parameters_when_a_record_array_is_launched_then_they_are_its_words(driv
     assert driver.launches()[-1].words == words_of(array)
 
 
-def test_parameters_when_a_foreign_object_is_launched_then_each_costs_one_pointer_query(driver):
+def test_parameters_when_a_foreign_object_is_launched_then_each_costs_one_pointer_query(
+    driver,
+):
     arrays = [cuda.to_device(np.ones(4, np.float32)) for _ in range(3)]
     foreign = [Foreign(array) for array in arrays]
     take_three[1, 1](*foreign)
@@ -163,12 +181,18 @@ def test_parameters_when_a_foreign_object_is_launched_then_each_costs_one_pointe
     assert driver.calls()["cuPointerGetAttribute"] == 3
 
 
-def test_calls_when_three_device_arrays_are_launched_then_three_entry_points_are_called_once(driver):
+def test_calls_when_three_device_arrays_are_launched_then_three_calls_are_made(
+    driver,
+):
     arrays = [cuda.to_device(np.ones(4, np.float32)) for _ in range(3)]
     take_three[1, 1](*arrays)
     driver.reset_calls()
     take_three[1, 1](*arrays)
-    assert driver.calls() == {"cuCtxGetCurrent": 1, "cuCtxGetDevice": 1, "cuLaunchKernelEx": 1}
+    assert driver.calls() == {
+        "cuCtxGetCurrent": 1,
+        "cuCtxGetDevice": 1,
+        "cuLaunchKernelEx": 1,
+    }
 
 
 def test_record_when_configured_then_it_has_grid_block_shared_memory_and_stream(driver):
@@ -177,14 +201,26 @@ def test_record_when_configured_then_it_has_grid_block_shared_memory_and_stream(
     first_item[(2, 3), (4, 5, 6), stream, 512](array)
     record = driver.launches()[-1]
     assert (record.grid, record.block, record.shared) == ((2, 3, 1), (4, 5, 6), 512)
-    assert record.stream == stream.handle.value if hasattr(stream.handle, "value") else int(stream.handle)
+    assert (
+        record.stream == stream.handle.value
+        if hasattr(stream.handle, "value")
+        else int(stream.handle)
+    )
     assert "first_item" in record.function
-    assert (record.entry, record.device, record.captured, record.packed) == ("cuLaunchKernelEx", 0, False, None)
+    assert (record.entry, record.device, record.captured, record.packed) == (
+        "cuLaunchKernelEx",
+        0,
+        False,
+        None,
+    )
 
 
 def test_record_when_an_explicit_signature_packs_then_sizes_are_the_formal_types(driver):
     scalars[1, 1](-3, 0.5)
-    assert driver.launches()[-1].parameters == ((-3).to_bytes(4, "little", signed=True), np.float64(0.5).tobytes())
+    assert driver.launches()[-1].parameters == (
+        (-3).to_bytes(4, "little", signed=True),
+        np.float64(0.5).tobytes(),
+    )
 
 
 def test_record_when_the_launch_is_cooperative_then_attribute_2_is_set(driver):
@@ -197,11 +233,27 @@ def test_record_when_the_launch_is_cooperative_then_attribute_2_is_set(driver):
     assert driver.launches()[-1].attributes[2] == 1
 
 
-def test_cooperative_launch_when_it_does_not_fit_the_device_then_it_is_too_large(driver, function):
+def test_cooperative_launch_when_it_does_not_fit_the_device_then_it_is_too_large(
+    driver, function
+):
     pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, VALUES))
-    assert code(cu.cuLaunchCooperativeKernel(function, 4, 1, 1, 32, 1, 1, 0, 0, ctypes.addressof(pointers))) == 0
+    assert (
+        code(
+            cu.cuLaunchCooperativeKernel(
+                function, 4, 1, 1, 32, 1, 1, 0, 0, ctypes.addressof(pointers)
+            )
+        )
+        == 0
+    )
     assert driver.launches()[-1].attributes == {2: 1}
-    assert code(cu.cuLaunchCooperativeKernel(function, 1 << 20, 1, 1, 32, 1, 1, 0, 0, ctypes.addressof(pointers))) == 720
+    assert (
+        code(
+            cu.cuLaunchCooperativeKernel(
+                function, 1 << 20, 1, 1, 32, 1, 1, 0, 0, ctypes.addressof(pointers)
+            )
+        )
+        == 720
+    )
 
 
 def test_record_when_launched_by_forall_then_the_grid_covers_the_tasks(driver):
@@ -221,7 +273,9 @@ def test_debug_kernel_when_launched_then_it_is_recorded_and_its_error_code_read(
 
 def test_host_array_when_launched_then_it_is_copied_there_and_back(driver):
     host = np.arange(4, dtype=np.float32)
-    driver.on_launch(lambda record: driver.write(record.words[4], np.full(4, 9, np.float32).tobytes()))
+    driver.on_launch(
+        lambda record: driver.write(record.words[4], np.full(4, 9, np.float32).tobytes())
+    )
     with pytest.warns(Warning, match="copy overhead"):
         take_one[1, 1](host)
     assert (host == 9).all()
@@ -263,7 +317,11 @@ def test_launch_when_given_pointers_then_each_parameter_has_its_bytes(driver, fu
     assert launch(function, VALUES) == 0
     record = driver.launches()[-1]
     assert record.parameters == tuple(map(bytes, VALUES))
-    assert (record.entry, record.packed, record.handle) == ("cuLaunchKernel", None, int(function))
+    assert (record.entry, record.packed, record.handle) == (
+        "cuLaunchKernel",
+        None,
+        int(function),
+    )
 
 
 def test_launch_when_given_the_kernel_then_it_runs_in_the_current_context(driver, kernel):
@@ -299,7 +357,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_launch_when_its_shape_is_impossible_then_it_is_an_invalid_value(driver, function, name):
+def test_launch_when_its_shape_is_impossible_then_it_is_an_invalid_value(
+    driver, function, name
+):
     assert launch(function, VALUES, **REFUSED[name]) == 1
     assert driver.launches() == []
 
@@ -323,7 +383,9 @@ def test_launch_when_dynamic_shared_memory_is_opted_in_then_more_than_48_kb_pass
     good(cu.cuKernelSetAttribute(attribute, 80_000, kernel, 0))
     assert [launch(function, VALUES, shared=size) for size in (80_000, 80_001)] == [0, 1]
     good(cu.cuFuncSetAttribute(function, attribute, 100_000))
-    good(cu.cuKernelSetAttribute(attribute, 49_152, kernel, 0))  # the function's own value stays
+    good(
+        cu.cuKernelSetAttribute(attribute, 49_152, kernel, 0)
+    )  # the function's own value stays
     assert [launch(function, VALUES, shared=size) for size in (100_000, 100_001)] == [0, 1]
     assert code(cu.cuFuncSetAttribute(function, attribute, 300_000)) == 1
 
@@ -333,10 +395,16 @@ def test_launch_when_the_handle_is_none_of_the_drivers_then_it_is_invalid(driver
     assert launch(function, VALUES, stream=0x1230) == 400
 
 
-def test_param_info_when_asked_then_kernel_and_function_say_offset_and_size(driver, kernel, function):
+def test_param_info_when_asked_then_kernel_and_function_say_offset_and_size(
+    driver, kernel, function
+):
     expected = [(0, 4), (8, 8)]
-    assert [tuple(good(cu.cuKernelGetParamInfo(kernel, index))) for index in (0, 1)] == expected
-    assert [tuple(good(cu.cuFuncGetParamInfo(function, index))) for index in (0, 1)] == expected
+    assert [
+        tuple(good(cu.cuKernelGetParamInfo(kernel, index))) for index in (0, 1)
+    ] == expected
+    assert [
+        tuple(good(cu.cuFuncGetParamInfo(function, index))) for index in (0, 1)
+    ] == expected
     assert code(cu.cuKernelGetParamInfo(kernel, 2)) == 1
     assert good(cu.cuKernelGetParamCount(kernel)) == 2
 

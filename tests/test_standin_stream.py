@@ -1,4 +1,4 @@
-"""Streams and events of the stand-in driver, the orderings it logs, and work that is held."""
+"""Streams and events of the stand-in driver, the orderings it logs, held work."""
 
 import ctypes
 import threading
@@ -9,7 +9,7 @@ import pytest
 from cuda.bindings import driver as cu
 from numba import cuda
 
-from tests.standin.helpers import code, good, kernel_of
+from tests.standin.helpers import code, good, kernel_of, run_child
 
 pytestmark = pytest.mark.standin
 
@@ -78,19 +78,31 @@ def test_numba_streams_and_events_when_used_then_work_and_time_pass(driver):
     nothing[1, 1, stream](1)
     end.record(stream)
     end.synchronize()
-    assert end.query() and start.elapsed_time(end) >= 0
+    assert end.query()
+    assert start.elapsed_time(end) >= 0
     stream.synchronize()
 
 
-def test_ordering_when_a_stream_waits_then_it_is_logged_with_both_streams(driver, streams, event):
+def test_ordering_when_a_stream_waits_then_it_is_logged_with_both_streams(
+    driver, streams, event
+):
     good(cu.cuEventRecord(event, streams[0]))
     good(cu.cuStreamWaitEvent(streams[1], event, 0))
     (wait,) = driver.orderings()
-    assert (wait.event, wait.recorded_on, wait.waiting) == (int(event), int(streams[0]), int(streams[1]))
-    assert (wait.recorded_id, wait.waiting_id) == (stream_id(streams[0]), stream_id(streams[1]))
+    assert (wait.event, wait.recorded_on, wait.waiting) == (
+        int(event),
+        int(streams[0]),
+        int(streams[1]),
+    )
+    assert (wait.recorded_id, wait.waiting_id) == (
+        stream_id(streams[0]),
+        stream_id(streams[1]),
+    )
 
 
-def test_ordering_when_the_event_was_not_recorded_then_nothing_is_logged(driver, streams, event):
+def test_ordering_when_the_event_was_not_recorded_then_nothing_is_logged(
+    driver, streams, event
+):
     good(cu.cuStreamWaitEvent(streams[1], event, 0))
     assert driver.orderings() == []
 
@@ -101,8 +113,10 @@ def test_ordering_when_streams_are_0_and_2_then_they_are_logged_as_1_and_2(drive
     assert [(wait.recorded_on, wait.waiting) for wait in driver.orderings()] == [(1, 2)]
 
 
-def test_is_behind_when_waits_chain_then_the_last_stream_is_behind_the_first(driver, streams):
-    first, second, third = map(stream_id, streams)
+def test_is_behind_when_waits_chain_then_the_last_stream_is_behind_the_first(
+    driver, streams
+):
+    first, _, third = map(stream_id, streams)
     nothing[1, 1, cuda.external_stream(int(streams[0]))](1)
     launched = driver.launches()[-1].sequence
     for source, target in ((streams[0], streams[1]), (streams[1], streams[2])):
@@ -113,11 +127,15 @@ def test_is_behind_when_waits_chain_then_the_last_stream_is_behind_the_first(dri
     assert not driver.is_behind(first, third)
 
 
-def test_is_behind_when_the_event_came_before_the_work_then_it_is_not(driver, streams, event):
+def test_is_behind_when_the_event_came_before_the_work_then_it_is_not(
+    driver, streams, event
+):
     good(cu.cuEventRecord(event, streams[0]))
     nothing[1, 1, cuda.external_stream(int(streams[0]))](1)
     good(cu.cuStreamWaitEvent(streams[1], event, 0))
-    assert not driver.is_behind(stream_id(streams[1]), stream_id(streams[0]), driver.launches()[-1].sequence)
+    assert not driver.is_behind(
+        stream_id(streams[1]), stream_id(streams[0]), driver.launches()[-1].sequence
+    )
 
 
 def test_events_when_held_then_they_are_not_ready_until_released(driver, streams, event):
@@ -149,12 +167,16 @@ def test_host_function_when_put_on_a_stream_then_it_runs(driver, streams):
     assert done == [7]
 
 
-def test_callback_when_added_to_a_stream_then_it_runs_with_stream_and_status(driver, streams):
+def test_callback_when_added_to_a_stream_then_it_runs_with_stream_and_status(
+    driver, streams
+):
     done = []
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
     function = kind(lambda *arguments: done.append(arguments))
     handle = ctypes.c_void_p(int(streams[0]))
-    assert driver.library().cuStreamAddCallback(handle, function, ctypes.c_void_p(7), 0) == 0
+    assert (
+        driver.library().cuStreamAddCallback(handle, function, ctypes.c_void_p(7), 0) == 0
+    )
     assert done == [(int(streams[0]), 0, 7)]
 
 
@@ -167,7 +189,8 @@ def test_launches_when_held_then_one_waits_and_others_may_run_python(driver):
     deadline = time.monotonic() + 5
     while not driver.waiting() and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert driver.waiting() == 1 and driver.launches() == []
+    assert driver.waiting() == 1
+    assert driver.launches() == []
     driver.release()
     thread.join(5)
     assert driver.launches()[-1].words == (2,)
@@ -194,7 +217,14 @@ def test_hook_when_in_another_thread_and_the_gil_is_kept_then_the_launch_times_o
     function = good(cu.cuKernelGetFunction(kernel_of(nothing)))
     pointers = (ctypes.c_void_p * 1)(ctypes.addressof(value := ctypes.c_int32(1)))
     keeps_gil = ctypes.PyDLL(driver.library()._name).cuLaunchKernel
-    arguments = [ctypes.c_void_p(int(function)), *[1] * 6, 0, None, ctypes.byref(pointers), None]
+    arguments = [
+        ctypes.c_void_p(int(function)),
+        *[1] * 6,
+        0,
+        None,
+        ctypes.byref(pointers),
+        None,
+    ]
     driver.hold_launches(patience=0.2)
     driver.release()
     driver.on_launch(lambda record: None, other_thread=True)
@@ -207,3 +237,25 @@ def test_numba_when_it_copies_on_a_stream_then_the_calls_name_it(driver):
     with driver.traced() as names:
         cuda.to_device(np.ones(3), stream=stream)
     assert "cuMemcpyHtoDAsync_v2" in names
+
+
+def test_per_thread_default_streams_when_chosen_then_numbas_stream_0_is_the_per_thread_one(
+    monkeypatch,
+):
+    monkeypatch.setenv("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
+    child = run_child(
+        """
+        from tests import standin
+        standin.load()
+        from numba import cuda
+        from cuda.bindings import driver as cu
+        @cuda.jit("void(int32)")
+        def nothing(i):
+            pass
+        nothing[1, 1](1)
+        record = standin.launches()[-1]
+        own = cu.cuStreamGetId(2)[1]
+        print(record.stream, record.stream_id == own, cu.cuStreamGetId(0)[1] == own)
+        """
+    )
+    assert child.stdout.split() == ["2", "True", "True"], child.stderr

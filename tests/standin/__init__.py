@@ -1,4 +1,4 @@
-"""A stand-in for the CUDA driver, for tests on machines without a GPU. See README.md beside it."""
+"""A stand-in for the CUDA driver, for machines without a GPU. See README.md beside it."""
 
 import contextlib
 import ctypes
@@ -8,10 +8,12 @@ from ._control import HOOK, call, environment, library, load, wanted
 from ._records import Launch, Ordering, clear, is_behind, launch_from, launches, orderings
 
 __all__ = [
-    "Launch", "Ordering", "allocate", "callgrind_start", "callgrind_stop", "calls", "clear", "entry_points",
-    "environment", "fail_next", "fail_none", "free", "guard", "hold_events", "hold_launches", "is_behind",
-    "launches", "library", "load", "memory_limit", "on_launch", "orderings", "producers", "read", "recording",
-    "regions", "release", "reset", "reset_calls", "sequence", "strict_capture", "torch_tensor", "traced", "waiting", "wanted", "write",
+    "Launch", "Ordering", "allocate", "callgrind_start", "callgrind_stop", "calls",
+    "clear", "entry_points", "environment", "fail_next", "fail_none", "free", "guard",
+    "hold_events", "hold_launches", "is_behind", "launches", "library", "load",
+    "memory_limit", "on_launch", "orderings", "producers", "read", "recording",
+    "regions", "release", "reset", "reset_calls", "sequence", "strict_capture",
+    "torch_tensor", "traced", "waiting", "wanted", "write",
 ]  # fmt: skip
 
 _hook = None  # keeps the C callback alive while the driver may call it
@@ -36,7 +38,7 @@ def entry_points() -> list[str]:
 
 
 def calls() -> dict[str, int]:
-    """Return how often each entry point was called since `reset_calls`; none that was not."""
+    """Return how often each entry point was called since `reset_calls`."""
     counts = {name: call("calls_of", number) for number, name in enumerate(entry_points())}
     return {name: count for name, count in counts.items() if count}
 
@@ -75,7 +77,7 @@ def fail_none() -> None:
 
 @contextlib.contextmanager
 def traced():
-    """Collect the symbols of all calls within the block, in order, in the list that it gives.
+    """Collect the symbols of all calls within the block in the list that it gives.
 
     The list is filled when the block ends; it holds 4,096 calls at most.
     """
@@ -95,20 +97,24 @@ def traced():
 
 
 def on_launch(callback, other_thread: bool = False) -> None:
-    """Run ``callback(launch)`` within every launch that runs (a captured one runs when replayed).
+    """Run ``callback(launch)`` within every launch; a captured one runs when replayed.
 
-    With `other_thread` it runs in a fresh thread that the launch waits for: a caller that keeps
-    the GIL over its launch gets LAUNCH_TIMEOUT (702), after the patience of `hold_launches`.
-    ``None`` takes the callback away.
+    With `other_thread` it runs in a fresh thread that the launch waits for: a caller that
+    keeps the GIL over its launch gets LAUNCH_TIMEOUT (702), after the patience of
+    `hold_launches`. ``None`` takes the callback away.
     """
     global _hook
-    hook = None if callback is None else HOOK(lambda struct: callback(launch_from(struct.contents)))
+    hook = (
+        None
+        if callback is None
+        else HOOK(lambda struct: callback(launch_from(struct.contents)))
+    )
     call("hook", ctypes.cast(hook, ctypes.c_void_p) if hook else None, other_thread)
     _hook = hook
 
 
 def hold_launches(patience: float = 10.0) -> None:
-    """Let every launch wait, as on a full queue, until `release`; after `patience` seconds it fails with 702."""
+    """Let launches wait until `release`; after `patience` seconds they fail with 702."""
     call("patience", patience)
     call("hold", 1)
 
@@ -124,12 +130,12 @@ def waiting() -> int:
 
 
 def hold_events(on: bool) -> None:
-    """While on, work issued from now is not done (cuEventQuery: NOT_READY) until somebody synchronizes."""
+    """While on, work issued from now on is not done until somebody synchronizes."""
     call("hold_events", on)
 
 
 def strict_capture(on: bool) -> None:
-    """While on, events and libraries, too, are not to be made or destroyed where a capture forbids allocation."""
+    """While on, a capture that forbids allocation forbids events and libraries, too."""
     call("strict_capture", on)
 
 
@@ -176,7 +182,7 @@ def memory_limit(size: int) -> None:
 
 
 def guard(on: bool) -> None:
-    """Take away or give back the host's access to device memory; the driver's own copies work on."""
+    """Take away the host's access to device memory, or give it back; copies work on."""
     if not call("guard", on):
         raise OSError("the stand-in could not change the protection of its memory")
 

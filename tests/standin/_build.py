@@ -1,7 +1,8 @@
 """Build the stand-in driver and the producer extension with the system's C compiler.
 
-Owns the cache folder ``build/``: what is there is rebuilt only when a source, the compiler or the
-interpreter changed. Processes that build at once each build aside and rename, so none sees half a file.
+Owns the cache folder ``build/``: what is there is rebuilt only when a source, the compiler
+or the interpreter changed. Processes that build at once each build aside and rename, so
+none sees half a file.
 """
 
 import contextlib
@@ -20,10 +21,25 @@ BUILD = HERE / "build"
 DRIVER = BUILD / "libcuda.so.1"
 PRODUCER = BUILD / f"standin_producer{sysconfig.get_config_var('EXT_SUFFIX')}"
 
-COMMON = ["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra"]
+COMMON = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-shared",
+    "-Wall",
+    "-Wextra",
+]
 # -z,now: the first call of a function costs what every later call costs.
-DRIVER_FLAGS = [*COMMON, "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs,-z,now"]
-PRODUCER_FLAGS = [*COMMON, f"-I{sysconfig.get_paths()['include']}"]
+DRIVER_FLAGS = [
+    *COMMON,
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wl,-soname,libcuda.so.1",
+    "-Wl,-z,defs,-z,now",
+]
+PRODUCER_FLAGS = [*COMMON, "-fvisibility=hidden", f"-I{sysconfig.get_paths()['include']}"]
 
 
 def compiler() -> list[str]:
@@ -66,8 +82,10 @@ def _make(target: Path, flags: list[str], sources: list[Path], inputs: list[Path
 
 
 def driver() -> Path:
-    """Return the path of an up-to-date ``libcuda.so.1``, with a link ``libcuda.so`` beside it."""
-    inputs = sorted(path for path in SOURCES.iterdir() if path.suffix in {".c", ".h", ".def"})
+    """Return the path of an up-to-date ``libcuda.so.1``, ``libcuda.so`` beside it."""
+    inputs = sorted(
+        path for path in SOURCES.iterdir() if path.suffix in {".c", ".h", ".def"}
+    )
     _make(DRIVER, DRIVER_FLAGS, [path for path in inputs if path.suffix == ".c"], inputs)
     link = BUILD / "libcuda.so"
     with contextlib.suppress(FileExistsError):
@@ -77,5 +95,6 @@ def driver() -> Path:
 
 def producer() -> Path:
     """Return the path of the up-to-date producer extension."""
-    source = HERE / "producer.c"
-    return _make(PRODUCER, PRODUCER_FLAGS, [source], [source])
+    inputs = sorted((HERE / "producer").iterdir())
+    sources = [path for path in inputs if path.suffix == ".c"]
+    return _make(PRODUCER, PRODUCER_FLAGS, sources, inputs)

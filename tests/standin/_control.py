@@ -1,7 +1,7 @@
 """Load the stand-in driver and speak to its control functions.
 
-Owns the one loaded library. The driver's own functions are called by the libraries under test;
-here only the ``standin_*`` functions are.
+Owns the one loaded library. The driver's own functions are called by the libraries under
+test; here only the ``standin_*`` functions are.
 """
 
 import ctypes
@@ -23,13 +23,29 @@ class LaunchStruct(ctypes.Structure):
     """The C side's record; field for field as in ``src/state.h``."""
 
     _fields_ = [
-        *((name, c_uint64) for name in ("sequence", "thread", "stream", "stream_id", "context_id", "function")),
+        *(
+            (name, c_uint64)
+            for name in (
+                "sequence",
+                "thread",
+                "stream",
+                "stream_id",
+                "context_id",
+                "function",
+            )
+        ),
         ("name", c_char_p),
         ("entry", c_char_p),
         ("grid", c_uint * 3),
         ("block", c_uint * 3),
-        *((name, c_uint) for name in ("shared", "attribute_count", "parameter_count", "parameter_bytes")),
-        *((name, c_int) for name in ("device", "captured", "replayed", "is_short", "packed_size")),
+        *(
+            (name, c_uint)
+            for name in ("shared", "attribute_count", "parameter_count", "parameter_bytes")
+        ),
+        *(
+            (name, c_int)
+            for name in ("device", "captured", "replayed", "is_short", "packed_size")
+        ),
         ("attributes", ctypes.POINTER(LaunchAttribute)),
         ("sizes", ctypes.POINTER(c_uint16)),
         ("bytes", c_void_p),
@@ -40,7 +56,15 @@ class LaunchStruct(ctypes.Structure):
 class OrderingStruct(ctypes.Structure):
     _fields_ = [
         (name, c_uint64)
-        for name in ("event", "recorded_on", "recorded_id", "recorded_at", "waiting", "waiting_id", "waited_at")
+        for name in (
+            "event",
+            "recorded_on",
+            "recorded_id",
+            "recorded_at",
+            "waiting",
+            "waiting_id",
+            "waited_at",
+        )
     ]
 
 
@@ -89,10 +113,10 @@ def wanted() -> bool:
 
 
 def load() -> bool:
-    """Build the driver and make it this process's ``libcuda.so.1``; return whether it is in place.
+    """Build the driver, make it this process's ``libcuda.so.1``, and return whether it is.
 
-    The dynamic loader answers every later request for that name with the library loaded here, so
-    this must come before anything else loads a driver.
+    The dynamic loader answers every later request for that name with the library loaded
+    here, so this must come before anything else loads a driver.
     """
     global _library
     if not wanted():
@@ -124,14 +148,18 @@ def library() -> ctypes.CDLL:
 def environment(devices: int = 1, **settings: str | int) -> dict[str, str]:
     """Return the environment for a child process that is to run on the stand-in.
 
-    `settings` are the ``STANDIN_*`` variables without prefix and in lower case: ``cc="8.0"``,
-    ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``.
+    `settings` are the ``STANDIN_*`` variables without prefix and in lower case:
+    ``cc="8.0"``, ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``.
     """
     folder = str(_build.driver().parent)
     known = {"cc", "memory", "guard", "driver_version"}
     if unknown := settings.keys() - known:
-        raise TypeError(f"unknown settings {sorted(unknown)}: expected some of {sorted(known)}")
+        raise TypeError(
+            f"unknown settings {sorted(unknown)}: expected some of {sorted(known)}"
+        )
     path = os.pathsep.join(filter(None, [folder, os.environ.get("LD_LIBRARY_PATH")]))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STANDIN_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("STANDIN_")
+    }
     chosen = {f"STANDIN_{name.upper()}": str(value) for name, value in settings.items()}
     return {**inherited, "LD_LIBRARY_PATH": path, "STANDIN_DEVICES": str(devices), **chosen}

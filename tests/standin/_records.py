@@ -8,7 +8,7 @@ from ._control import LaunchStruct, OrderingStruct, call
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One accepted launch; `parameters` has one bytes a kernel parameter, sized by the cubin."""
+    """One accepted launch; `parameters` has one bytes a parameter, sized by the cubin."""
 
     function: str
     grid: tuple[int, int, int]
@@ -37,7 +37,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Ordering:
-    """One cuStreamWaitEvent: `waiting` was put behind what `recorded_on` had at `recorded_at`."""
+    """One wait: `waiting` was put behind what `recorded_on` had at `recorded_at`."""
 
     event: int
     recorded_on: int  # stream handles; 1 is the legacy stream, 2 a per-thread one
@@ -49,7 +49,11 @@ class Ordering:
 
 
 def _parameters(struct: LaunchStruct) -> tuple[bytes, ...]:
-    data = ctypes.string_at(struct.bytes, struct.parameter_bytes) if struct.parameter_bytes else b""
+    data = (
+        ctypes.string_at(struct.bytes, struct.parameter_bytes)
+        if struct.parameter_bytes
+        else b""
+    )
     ends, end = [], 0
     for index in range(struct.parameter_count):
         start, end = end, end + struct.sizes[index]
@@ -59,7 +63,10 @@ def _parameters(struct: LaunchStruct) -> tuple[bytes, ...]:
 
 def _attributes(struct: LaunchStruct) -> dict[int, int]:
     attributes = [struct.attributes[index] for index in range(struct.attribute_count)]
-    return {attribute.id: int.from_bytes(bytes(attribute.value[:4]), "little") for attribute in attributes}
+    return {
+        attribute.id: int.from_bytes(bytes(attribute.value[:4]), "little")
+        for attribute in attributes
+    }
 
 
 def launch_from(struct: LaunchStruct) -> Launch:
@@ -91,7 +98,9 @@ def launch_from(struct: LaunchStruct) -> Launch:
 
 def launches() -> list[Launch]:
     """Return every launch since the last `clear`, in order."""
-    return [launch_from(call("launch", index).contents) for index in range(call("launch_count"))]
+    return [
+        launch_from(call("launch", index).contents) for index in range(call("launch_count"))
+    ]
 
 
 def _ordering(struct: OrderingStruct) -> Ordering:
@@ -100,7 +109,10 @@ def _ordering(struct: OrderingStruct) -> Ordering:
 
 def orderings() -> list[Ordering]:
     """Return every wait of a stream on a recorded event since the last `clear`."""
-    return [_ordering(call("ordering", index).contents) for index in range(call("ordering_count"))]
+    return [
+        _ordering(call("ordering", index).contents)
+        for index in range(call("ordering_count"))
+    ]
 
 
 def clear() -> None:
@@ -109,10 +121,10 @@ def clear() -> None:
 
 
 def is_behind(waiting_id: int, stream_id: int, since: int = 0) -> bool:
-    """Whether stream `waiting_id` waits, directly or through others, for work of `stream_id`.
+    """Whether stream `waiting_id` waits, perhaps through others, for work of `stream_id`.
 
-    Only work before the event counts: `since` is the `sequence` of the launch (or other record)
-    that must come before it. Ids are those of ``cuStreamGetId``.
+    Only work before the event counts: `since` is the `sequence` of the launch (or other
+    record) that must come before it. Ids are those of ``cuStreamGetId``.
     """
     waits = orderings()
     reached = {stream_id: since}  # stream -> from when on it is behind

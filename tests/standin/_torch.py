@@ -1,12 +1,23 @@
 """Real torch tensors on an invented CUDA device, from a torch that was built without CUDA.
 
-torch's own exchange function makes a tensor of any device from a managed DLPack tensor, and looks at
-nothing but the description. The memory is the stand-in driver's.
+torch's own exchange function makes a tensor of any device from a managed DLPack tensor, and
+looks at nothing but the description. The memory is the stand-in driver's.
 """
 
 import ctypes
 import math
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 
 import torch
 
@@ -27,7 +38,9 @@ _CODES = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
-DTYPES = {getattr(torch, name): code for name, code in _CODES.items() if hasattr(torch, name)}
+DTYPES = {
+    getattr(torch, name): code for name, code in _CODES.items() if hasattr(torch, name)
+}
 
 
 class _Tensor(ctypes.Structure):
@@ -67,7 +80,10 @@ class _Exchange(ctypes.Structure):
         ("previous", c_void_p),
         ("allocate", c_void_p),
         ("managed_from_object", c_void_p),
-        ("managed_to_object", ctypes.PYFUNCTYPE(c_int, POINTER(_Managed), POINTER(ctypes.py_object))),
+        (
+            "managed_to_object",
+            ctypes.PYFUNCTYPE(c_int, POINTER(_Managed), POINTER(ctypes.py_object)),
+        ),
         ("tensor_from_object", c_void_p),
         ("work_stream", c_void_p),
     ]
@@ -87,24 +103,33 @@ def _delete(managed):
 def _exchange() -> _Exchange:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = c_void_p, [ctypes.py_object, c_char_p]
-    return _Exchange.from_address(get(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+    return _Exchange.from_address(
+        get(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+    )
 
 
 def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(max(extent, 1) for extent in shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(
+        math.prod(max(extent, 1) for extent in shape[axis + 1 :])
+        for axis in range(len(shape))
+    )
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how many items from the first one on the layout reaches; negative strides are torch's to refuse."""
+    """Return how many items the layout reaches from its first one on."""
     if 0 in shape:
         return 0
-    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return 1 + sum(
+        (extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)
+    )
 
 
 def _write(address: int, size: int, fill, dtype: torch.dtype) -> None:
     values = list(fill) if hasattr(fill, "__len__") else [fill] * (size // dtype.itemsize)
     if dtype is torch.complex32:  # torch warns of it whenever it makes one
-        data = torch.tensor([part for value in map(complex, values) for part in (value.real, value.imag)]).half()
+        data = torch.tensor(
+            [part for value in map(complex, values) for part in (value.real, value.imag)]
+        ).half()
     else:
         data = torch.tensor(values, dtype=dtype)
     raw = data.view(torch.uint8).numpy().tobytes()
@@ -112,7 +137,9 @@ def _write(address: int, size: int, fill, dtype: torch.dtype) -> None:
         raise ValueError(f"fill has {len(raw)} bytes, the memory {size}")
 
 
-def torch_tensor(shape, dtype, strides=None, fill=None, device=0, pointer=None, byte_offset=0) -> torch.Tensor:
+def torch_tensor(
+    shape, dtype, strides=None, fill=None, device=0, pointer=None, byte_offset=0
+) -> torch.Tensor:
     """Return a real ``torch.Tensor`` on ``cuda:<device>`` over the stand-in's memory.
 
     Parameters
@@ -143,7 +170,9 @@ def torch_tensor(shape, dtype, strides=None, fill=None, device=0, pointer=None, 
     if fill is not None:
         _write(address + byte_offset, size - byte_offset, fill, dtype)
     extents, steps = (c_int64 * len(shape))(*shape), (c_int64 * len(shape))(*strides)
-    tensor = _Tensor(address, 2, device, len(shape), code, bits, 1, extents, steps, byte_offset)
+    tensor = _Tensor(
+        address, 2, device, len(shape), code, bits, 1, extents, steps, byte_offset
+    )
     _last += 1
     managed = _Managed(1, 3, _last, _delete, 0, tensor)
     _alive[_last] = (managed, extents, steps, own)

@@ -1,4 +1,4 @@
-"""Pytest's side of the stand-in: load it before anything imports a driver, reset it around a test."""
+"""Pytest's side of the stand-in: load it first of all, reset it around a test."""
 
 import os
 
@@ -9,9 +9,22 @@ from tests import standin
 
 def pytest_configure(config):
     """Put the stand-in in place first of all, and declare its marker."""
-    config.addinivalue_line("markers", "standin: needs the stand-in driver; skipped under the real one")
-    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests launch tiny grids
+    config.addinivalue_line(
+        "markers", "standin: needs the stand-in driver; skipped under the real one"
+    )
+    os.environ.setdefault(
+        "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0"
+    )  # tests launch tiny grids
     standin.load()
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out the stand-in's own tests under the real driver: they compile on import."""
+    return (
+        True
+        if collection_path.name.startswith("test_standin") and not standin.wanted()
+        else None
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +35,11 @@ def _standin_marker(request):
 
 @pytest.fixture
 def driver():
-    """Give the stand-in with fresh records and every switch at rest; skip where it is not loaded."""
+    """Give the stand-in, reset; skip where it is not loaded."""
     if not standin.wanted():
-        pytest.skip("runs on the stand-in driver; STRIDEDVIEW_TEST_DRIVER=real asks for the real one")
+        pytest.skip(
+            "needs the stand-in; STRIDEDVIEW_TEST_DRIVER=real asks for the real one"
+        )
     standin.reset()
     yield standin
     standin.reset()

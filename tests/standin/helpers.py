@@ -1,4 +1,4 @@
-"""What the tests of several parts need to speak to numba-cuda and to the driver directly."""
+"""What several tests need to speak to numba-cuda and to the driver directly."""
 
 import ctypes
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def array_words(pointer: int, shape, strides, itemsize: int) -> tuple[int, ...]:
-    """Return the words that numba-cuda packs for an array: 5 + 2 * ndim, strides in bytes."""
+    """Return the words numba-cuda packs for an array: 5 + 2 * ndim, strides in bytes."""
     size = 1
     for extent in shape:
         size *= extent
@@ -42,26 +42,49 @@ def good(result):
 
 def kernel_of(dispatcher, signature=None):
     """Return the CUkernel of a compiled dispatcher's one overload (or of `signature`)."""
-    overload = dispatcher.overloads[signature] if signature else next(iter(dispatcher.overloads.values()))
+    overload = (
+        dispatcher.overloads[signature]
+        if signature
+        else next(iter(dispatcher.overloads.values()))
+    )
     return cu.CUkernel(int(overload._codelibrary.get_cufunc().kernel.handle))
 
 
 def launch(function, values, grid=(1, 1, 1), block=(1, 1, 1), shared=0, stream=0) -> int:
     """Call cuLaunchKernel with ctypes values, and return its error code."""
-    pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
-    return code(cu.cuLaunchKernel(function, *grid, *block, shared, stream, ctypes.addressof(pointers), 0))
+    pointers = (ctypes.c_void_p * max(len(values), 1))(
+        *(ctypes.addressof(value) for value in values)
+    )
+    return code(
+        cu.cuLaunchKernel(
+            function, *grid, *block, shared, stream, ctypes.addressof(pointers), 0
+        )
+    )
 
 
 def launch_packed(function, data: bytes, grid=(1, 1, 1), block=(1, 1, 1), stream=0) -> int:
     """Call cuLaunchKernel with one packed buffer, and return its error code."""
-    buffer, size = ctypes.create_string_buffer(data, max(len(data), 1)), ctypes.c_size_t(len(data))
+    buffer, size = (
+        ctypes.create_string_buffer(data, max(len(data), 1)),
+        ctypes.c_size_t(len(data)),
+    )
     extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-    return code(cu.cuLaunchKernel(function, *grid, *block, 0, stream, 0, ctypes.addressof(extra)))
+    return code(
+        cu.cuLaunchKernel(function, *grid, *block, 0, stream, 0, ctypes.addressof(extra))
+    )
 
 
 def run_child(source: str, devices: int = 1, **settings) -> subprocess.CompletedProcess:
-    """Run Python source in a process of its own on the stand-in, with the repository importable."""
+    """Run Python source on the stand-in in a process that can import the repository."""
     environment = standin.environment(devices, **settings)
     environment["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"
     command = [sys.executable, "-c", textwrap.dedent(source)]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command,
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

@@ -143,11 +143,32 @@ CUresult capture_join(Stream *stream, const Event *event, int external)
     return SUCCESS;
 }
 
+static void finish(Capture *capture)
+{
+    for (Stream *member = capture->members, *next; member; member = next) {
+        next = member->next_member;
+        member->capture = NULL;
+        member->next_member = NULL;
+        list_clear(&member->tail);
+    }
+    for (Capture **link = &captures; *link; link = &(*link)->next)
+        if (*link == capture) {
+            *link = capture->next;
+            break;
+        }
+    free(capture);
+}
+
+/* With its first stream a capture ends; without another it can only fail. */
 void capture_drop_stream(Stream *stream)
 {
     Capture *capture = stream->capture;
     if (!capture)
         return;
+    if (capture->origin == stream) {
+        finish(capture);
+        return;
+    }
     capture_break(capture, CAPTURE_INVALIDATED);
     for (Stream **link = &capture->members; *link; link = &(*link)->next_member)
         if (*link == stream) {
@@ -155,6 +176,17 @@ void capture_drop_stream(Stream *stream)
             break;
         }
     stream->capture = NULL;
+}
+
+void capture_drop_context(const Context *context)
+{
+    Capture *capture = captures;
+    while (capture) {
+        Capture *next = capture->next;
+        if (capture->origin->context == context)
+            finish(capture);
+        capture = next;
+    }
 }
 
 /* ---- begin and end ---- */
@@ -223,22 +255,6 @@ static int all_joined(const Capture *capture)
                 return 0;
         }
     return 1;
-}
-
-static void finish(Capture *capture)
-{
-    for (Stream *member = capture->members, *next; member; member = next) {
-        next = member->next_member;
-        member->capture = NULL;
-        member->next_member = NULL;
-        list_clear(&member->tail);
-    }
-    for (Capture **link = &captures; *link; link = &(*link)->next)
-        if (*link == capture) {
-            *link = capture->next;
-            break;
-        }
-    free(capture);
 }
 
 static CUresult verdict(const Capture *capture)

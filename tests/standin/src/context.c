@@ -23,6 +23,7 @@ static void activate(Context *context, unsigned flags)
 /* What a context owned goes with it; handles that point to it find its id changed. */
 static void deactivate(Context *context)
 {
+    capture_drop_context(context);
     memory_release_context(context);
     context->active = 0;
     context->peers = 0;

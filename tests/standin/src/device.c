@@ -211,24 +211,22 @@ static int shared_opt_in(void)
     }
 }
 
-typedef struct {
-    int attribute, value;
-} AttributeRow;
+enum { ATTRIBUTES = 200 };
 
 /* Every number not listed is 0: the feature is absent. */
-static const AttributeRow rows[] = {
-    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64},                   /* threads a block, and by axis */
-    {5, 2147483647}, {6, 65535}, {7, 65535},                    /* blocks a grid, by axis */
-    {8, 49152}, {9, 65536}, {10, 32}, {11, 2147483647}, {12, 65536}, /* shared, constant, warp, pitch, registers */
-    {13, 1500000}, {14, 512}, {15, 1}, {16, 132},               /* clock, alignment, overlap, processors */
-    {19, 1}, {21, 131072}, {22, 131072}, {23, 65536}, {24, 16384}, {25, 16384}, {26, 16384},
-    {30, 512}, {31, 1}, {36, 2600000}, {37, 5120},              /* surfaces, concurrency, memory */
-    {38, 52428800}, {39, 2048}, {40, 3}, {41, 1}, {51, 32},     /* cache, threads, engines, unified */
-    {69, 268435456}, {78, 1}, {79, 1}, {80, 1}, {82, 65536},    /* priorities, caches, registers */
-    {83, 1}, {87, 2}, {89, 1}, {90, 1}, {91, 1},                /* managed, ratio, preemption, registered */
-    {92, 1}, {93, 1}, {94, 1}, {95, 1}, {96, 1}, {98, 1}, {99, 1}, /* stream memory, cooperation, registering */
-    {106, 32}, {111, 1024}, {115, 1}, {119, 1}, {120, 1},       /* blocks, reserved shared, pools, clusters */
-    {122, 1}, {123, 1}, {125, 1}, {126, 4}, {127, 1}, {129, 1}, {130, 2}, {131, -1}, {134, 0},
+static const int values[ATTRIBUTES] = {
+    [1] = 1024, [2] = 1024, [3] = 1024, [4] = 64,                   /* threads a block, and by axis */
+    [5] = 2147483647, [6] = 65535, [7] = 65535,                    /* blocks a grid, by axis */
+    [8] = 49152, [9] = 65536, [10] = 32, [11] = 2147483647, [12] = 65536, /* shared, constant, warp, pitch, registers */
+    [13] = 1500000, [14] = 512, [15] = 1, [16] = 132,               /* clock, alignment, overlap, processors */
+    [19] = 1, [21] = 131072, [22] = 131072, [23] = 65536, [24] = 16384, [25] = 16384, [26] = 16384,
+    [30] = 512, [31] = 1, [36] = 2600000, [37] = 5120,              /* surfaces, concurrency, memory */
+    [38] = 52428800, [39] = 2048, [40] = 3, [41] = 1, [51] = 32,     /* cache, threads, engines, unified */
+    [69] = 268435456, [78] = 1, [79] = 1, [80] = 1, [82] = 65536,    /* priorities, caches, registers */
+    [83] = 1, [87] = 2, [89] = 1, [90] = 1, [91] = 1,                /* managed, ratio, preemption, registered */
+    [92] = 1, [93] = 1, [94] = 1, [95] = 1, [96] = 1, [98] = 1, [99] = 1, /* stream memory, cooperation, registering */
+    [106] = 32, [111] = 1024, [115] = 1, [119] = 1, [120] = 1,       /* blocks, reserved shared, pools, clusters */
+    [122] = 1, [123] = 1, [125] = 1, [126] = 4, [127] = 1, [129] = 1, [130] = 2, [131] = -1, [134] = 0,
 };
 
 int device_attribute(int attribute)
@@ -239,16 +237,13 @@ int device_attribute(int attribute)
     case 81: return shared_opt_in() + 1024;
     case 97: return shared_opt_in();
     }
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++)
-        if (rows[row].attribute == attribute)
-            return rows[row].value;
-    return 0;
+    return attribute > 0 && attribute < ATTRIBUTES ? values[attribute] : 0;
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
     ENTER(cuDeviceGetAttribute);
-    REQUIRE(value && attribute > 0 && attribute < 200, INVALID_VALUE);
+    REQUIRE(value && attribute > 0 && attribute < ATTRIBUTES, INVALID_VALUE);
     REQUIRE(device_valid(device), INVALID_DEVICE);
     *value = attribute == 33 ? 0x20 + device : device_attribute(attribute); /* 33 is the PCI bus */
     return SUCCESS;

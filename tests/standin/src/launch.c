@@ -58,13 +58,22 @@ static CUresult packed_terms(void **extra, const unsigned char **buffer, size_t 
 }
 
 /* A buffer that is too long is refused, one that is too short passes: so does hardware. */
-static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
+static CUresult check_packed(const Kernel *kernel, void **extra)
 {
     const unsigned char *buffer;
     size_t size;
     CHECK(packed_terms(extra, &buffer, &size));
     REQUIRE(buffer && (size || !kernel->parameter_bytes), INVALID_VALUE);
     REQUIRE(size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
+    return SUCCESS;
+}
+
+static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
+{
+    const unsigned char *buffer;
+    size_t size;
+    CHECK(check_packed(kernel, extra));
+    CHECK(packed_terms(extra, &buffer, &size));
     launch->packed_size = (int)size;
     launch->is_short = size < kernel->parameter_bytes;
     launch->packed = malloc(size + 1);
@@ -78,15 +87,6 @@ static CUresult take_packed(Launch *launch, const Kernel *kernel, void **extra)
             memcpy(at, buffer + offset, have);
         at += want;
     }
-    return SUCCESS;
-}
-
-static CUresult check_packed(const Kernel *kernel, void **extra)
-{
-    const unsigned char *buffer;
-    size_t size;
-    CHECK(packed_terms(extra, &buffer, &size));
-    REQUIRE(!extra || size <= kernel->parameter_bytes, LAUNCH_OUT_OF_RESOURCES);
     return SUCCESS;
 }
 
@@ -121,7 +121,7 @@ static Launch *describe(const LaunchConfig *config, const Function *function, co
 {
     Launch *launch = calloc(1, sizeof *launch);
     launch->thread = thread_number();
-    launch->stream = (uintptr_t)config->stream;
+    launch->stream = config->stream || !null_is_per_thread() ? (uintptr_t)config->stream : stream->value;
     launch->stream_id = stream->id;
     launch->context_id = function->context_id;
     launch->function = (uintptr_t)function;
@@ -175,6 +175,12 @@ static CUresult issue(Launch *launch, Stream *stream)
     return SUCCESS;
 }
 
+/* With nothing to tell or to wait for, a launch is checked and counted, no more: for benchmarks. */
+static int unobserved(const Stream *stream)
+{
+    return !recording_on() && !stream->capture && !hook_waits();
+}
+
 static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction handle, void **pointers, void **extra)
 {
     Context *context;
@@ -186,9 +192,10 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(check_shape(config, function));
     CHECK(check_cooperative(config, function));
     CHECK(capture_legacy(stream));
-    /* Nobody will look: the cost of a record would drown what a count of instructions is after. */
-    if (!stream->capture && launch_unobserved())
-        return check_packed(function->kernel, extra);
+    if (unobserved(stream)) {
+        next_sequence();
+        return extra ? check_packed(function->kernel, extra) : SUCCESS;
+    }
     Launch *record = describe(config, function, stream, call);
     CUresult result = take_parameters(record, function->kernel, pointers, extra);
     result = result ? result : issue(record, stream);

@@ -214,6 +214,11 @@ static CUresult wait_for_gate(void)
     return result;
 }
 
+int hook_waits(void)
+{
+    return atomic_load_explicit(&held, memory_order_relaxed) || atomic_load_explicit(&hooked, memory_order_relaxed);
+}
+
 CUresult hook_run(const Launch *launch)
 {
     if (atomic_load_explicit(&held, memory_order_relaxed))
@@ -224,12 +229,6 @@ CUresult hook_run(const Launch *launch)
         return hook_in_thread(launch);
     hook(launch);
     return SUCCESS;
-}
-
-int launch_unobserved(void)
-{
-    return !recording_on() && !atomic_load_explicit(&hooked, memory_order_relaxed)
-        && !atomic_load_explicit(&held, memory_order_relaxed);
 }
 
 EXPORT void standin_hook(Hook callback, int elsewhere)

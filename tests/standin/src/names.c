@@ -60,15 +60,23 @@ static int find(const char *name, int version)
     return best;
 }
 
+/* The flavour of flag 2 takes NULL as the per-thread stream. */
+static void *flavoured(int call, uint64_t flags)
+{
+    enum { PER_THREAD = 2 };
+    if (call < 0)
+        return NULL;
+    return flags & PER_THREAD ? per_thread_flavour((enum Call)call) : table[call].function;
+}
+
 enum { FOUND = 0, NO_SUCH_NAME = 1, NEEDS_NEWER = 2 };
 
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    (void)flags;
     ENTER(cuGetProcAddress_v2);
     REQUIRE(name && function, INVALID_VALUE);
     int call = find(name, version);
-    *function = call < 0 ? NULL : table[call].function;
+    *function = flavoured(call, flags);
     if (status)
         *status = call < 0 ? NO_SUCH_NAME : FOUND;
     return call < 0 ? NOT_FOUND : SUCCESS;
@@ -76,11 +84,10 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int versi
 
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
 {
-    (void)flags;
     ENTER(cuGetProcAddress);
     REQUIRE(name && function, INVALID_VALUE);
     int call = find(name, version);
-    *function = call < 0 ? NULL : table[call].function;
+    *function = flavoured(call, flags);
     return call < 0 ? NOT_FOUND : SUCCESS;
 }
 

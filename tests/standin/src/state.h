@@ -19,6 +19,8 @@ enum Call {
 CUresult call_enter(enum Call call);
 const char *call_symbol(enum Call call);
 void *call_function(enum Call call);
+void *per_thread_flavour(enum Call call); /* per_thread.c */
+int null_is_per_thread(void);             /* within a call of that flavour */
 
 /* Counts the call and answers with an injected fault, or NOT_INITIALIZED where that is due. */
 #define ENTER(symbol)                                       \
@@ -218,6 +220,7 @@ CUresult capture_break(Capture *capture, CUresult error);
 CUresult capture_node(Stream *stream, int type, Node **node); /* NULL node: not capturing */
 CUresult capture_join(Stream *stream, const Event *event, int external);
 void capture_drop_stream(Stream *stream);
+void capture_drop_context(const Context *context);
 
 /* ---- kernels ---- */
 
@@ -284,7 +287,7 @@ void record_launch(Launch *launch); /* takes ownership; drops it where recording
 Launch *launch_copy(const Launch *launch);
 void launch_free(Launch *launch);
 int recording_on(void);
-int launch_unobserved(void); /* no record, no hook, no gate: nobody sees the launch */
+int hook_waits(void); /* whether hook_run would do anything */
 CUresult hook_run(const Launch *launch); /* outside the lock: callback, held queue */
 void record_ordering(const Event *event, const Stream *waiting);
 

@@ -50,7 +50,8 @@ CUresult stream_resolve(CUstream handle, Stream **stream)
     CHECK(context_current(&context));
     if ((uintptr_t)handle <= 2) {
         LOCKED;
-        *stream = (uintptr_t)handle == 2 ? per_thread_of(context) : legacy_of(context);
+        int per_thread = (uintptr_t)handle == 2 || (!handle && null_is_per_thread());
+        *stream = per_thread ? per_thread_of(context) : legacy_of(context);
         return SUCCESS;
     }
     *stream = handle;
