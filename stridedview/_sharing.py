@@ -13,7 +13,13 @@ from typing import Any
 
 from stridedview._dtype import dtype as find_dtype
 from stridedview._layout import Layout
-from stridedview._view import StridedView, add_members, as_readonly, view_of_pointer
+from stridedview._view import (
+    StridedView,
+    add_members,
+    as_readonly,
+    numba_ipc_handle,
+    view_of_pointer,
+)
 from stridedview.memory import (
     OutOfMemory,
     empty,
@@ -169,7 +175,7 @@ class IpcHandle:
         self.close()
 
 
-def _get_ipc_handle(self: StridedView) -> IpcHandle:
+def _get_ipc_handle(self: StridedView) -> Any:
     """Return a handle with which another process can use this memory.
 
     Raises
@@ -182,6 +188,9 @@ def _get_ipc_handle(self: StridedView) -> IpcHandle:
 
     if self.device[0] != _CUDA:
         raise BufferError(f"only device memory has IPC handles; this is on {self.device}")
+    ours = numba_ipc_handle(self)
+    if ours is not None:
+        return ours
     advice = (
         "memory of a stream-ordered pool (stridedview.empty's default) cannot be shared: "
         "allocate with like=torch_tensor, or with numba.cuda.device_array"

@@ -34,6 +34,7 @@ from stridedview._driver cimport (
 from stridedview._dtype cimport dtype_from_numpy
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport (
+    WORDS_BEFORE_SHAPE,
     Layout,
     broadcast_layout,
     reshape_layout,
@@ -138,6 +139,9 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     """Copy between two views of one shape and dtype; only dst's items change."""
     if dst.layout.size == 0:
         return 0
+    if _repeats_itself(dst.layout):
+        key = _last_of_repeated(dst)
+        return copy_into(dst[key], src[key], stream)
     if _on_host_side(dst) and _on_host_side(src):
         _settle(dst, stream)
         _settle(src, stream)
@@ -149,6 +153,20 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     if _on_host_side(dst):
         return _download(dst, src, stream)
     return _copy_on_device(dst, src, stream)
+
+
+cdef bint _repeats_itself(Layout layout) noexcept:
+    cdef int axis
+    for axis in range(layout.ndim):
+        if layout.words[WORDS_BEFORE_SHAPE + layout.ndim + axis] == 0 \
+                and layout.words[WORDS_BEFORE_SHAPE + axis] > 1:
+            return True
+    return False
+
+
+cdef tuple _last_of_repeated(StridedView dst):
+    # Many items go to one place: the last one stays, as when NumPy assigns.
+    return tuple([slice(-1, None) if step == 0 else slice(None) for step in dst.strides])
 
 
 cdef int _settle(StridedView view, object stream) except -1:
@@ -337,16 +355,21 @@ cdef StridedView _broadcast(StridedView source, StridedView target):
     # NumPy's assignment also drops leading axes of extent 1.
     cdef Layout layout = source.layout
     extra = layout.ndim - target.layout.ndim
-    if extra > 0 and all([n == 1 for n in layout.shape[:extra]]):
-        layout = reshape_layout(layout, layout.shape[extra:], "C")
+    while extra > 0 and layout.shape[0] == 1:
+        layout, extra = reshape_layout(layout, layout.shape[1:], "C"), extra - 1
     if layout.shape != target.layout.shape:
         try:
             layout = broadcast_layout(layout, target.shape)
         except ValueError:
             raise ValueError(
-                f"could not broadcast input of shape {source.shape} into shape "
-                f"{target.shape}") from None
+                f"could not broadcast input array from shape {_in_words(layout.shape)} "
+                f"into shape {_in_words(target.shape)}") from None
     return source if layout is source.layout else derive(source, layout, 0)
+
+
+cdef str _in_words(tuple shape):
+    # As NumPy writes it.
+    return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 cdef int assign(StridedView target, object value, object stream) except -1:

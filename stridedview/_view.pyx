@@ -465,6 +465,14 @@ def set_numba_typer(typer):
     _numba_typer = typer
 
 
+def numba_ipc_handle(StridedView view not None):
+    """Return a handle from Numba's memory manager, or None for memory that is not its own."""
+    # A MemoryPointer or a DeviceNDArray; nothing is imported to find out.
+    if not hasattr(getattr(view.owner, "gpu_data", view.owner), "device_pointer"):
+        return None
+    return importlib.import_module("stridedview.numba_cuda._arrays").ipc_handle(view)
+
+
 def numba_record_type(StridedView view not None):
     """Return the Numba type of one item of a structured view."""
     types = importlib.import_module("stridedview.numba_cuda._types")

@@ -83,8 +83,8 @@ def to_device(
     view = _as_view(array)
     if view.device[0] != _CPU:
         return view
-    target = empty_like(_core(view), device=device, stream=stream, like=like)
-    target.copy_to_device(_core(view), stream or 0)
+    target = empty_like(core(view), device=device, stream=stream, like=like)
+    target.copy_to_device(core(view), stream or 0)
     return _repeated(target, view)
 
 
@@ -96,8 +96,11 @@ def _as_view(array: Any) -> StridedView:
     return from_any(array)
 
 
-def _core(view: StridedView) -> StridedView:
-    # A broadcast array is sent once and broadcast again on the other side.
+def core(view: StridedView) -> StridedView:
+    """Return the part of a broadcast view that is not repetition.
+
+    It is sent once, and broadcast again on the other side.
+    """
     if 0 not in view.strides or view.size == 0:
         return view
     return view[tuple(_first(n, s) for n, s in zip(view.shape, view.strides, strict=True))]

@@ -367,6 +367,16 @@ def test_broadcast_host_arrays_are_sent_once_and_keep_their_shape():
     np.testing.assert_array_equal(view.copy_to_host(), array)
 
 
+def test_copy_into_a_target_that_repeats_itself_keeps_the_last():
+    source = np.arange(12, dtype="f4").reshape(4, 3)
+    row = sv.zeros(3, "f4")
+    row.as_strided((4, 3), (0, 4)).copy_to_device(source)
+    assert row.copy_to_host().tolist() == source[-1].tolist()
+    row.fill(0)
+    row.as_strided((4, 3), (0, 4)).copy_to_device(sv.to_device(source))
+    assert row.copy_to_host().tolist() == source[-1].tolist()
+
+
 def test_copy_when_dtype_or_shape_differs_then_says_both():
     view = sv.zeros((4, 6), "f4")
     with pytest.raises(TypeError, match="incompatible dtype"):

@@ -12,6 +12,7 @@ import pytest
 
 import stridedview as sv
 from stridedview import memory
+from stridedview._view import view_of_pointer
 from tests import standin
 from tests.copy_kernels import act_out
 
@@ -54,7 +55,7 @@ def test_empty_has_numpys_shape_and_strides(shape, order, dtype):
 def test_empty_when_asked_wrongly_then_refuses():
     for arguments, error in [
         (((-1,),), ValueError),
-        (((2,), "U4"), TypeError),
+        (((2,), ">f4"), TypeError),
         (((2,), "O"), TypeError),
         (((2**40, 2**40),), OverflowError),
     ]:
@@ -325,13 +326,24 @@ def test_ipc_handle_when_not_device_memory_then_refuses():
 
 @needs_standin
 def test_ipc_handle_keeps_the_offset_within_the_block():
-    from numba import cuda
+    from cuda.bindings import driver
 
-    block = sv.from_any(cuda.device_array(1000, "f4"))
+    memory_of_torch = int(driver.cuMemAlloc(4000)[1])
+    block = view_of_pointer(memory_of_torch, sv.Layout(1000, itemsize=4), "f4")
     part = block[100:200:2].reshape(5, 10)
     handle = pickle.loads(pickle.dumps(part.get_ipc_handle()))
     assert handle._offset == 400
     assert handle._layout is part.layout
+
+
+@needs_standin
+def test_ipc_handle_of_numbas_memory_is_made_by_numbas_memory_manager():
+    from numba import cuda
+
+    view = sv.from_any(cuda.device_array(1000, "f4"))[10:]
+    handle = view.get_ipc_handle()
+    assert handle._ipc_handle.size == view.alloc_size
+    assert handle._layout is view.layout
 
 
 # ---- numba-cuda's array functions --------------------------------------------------------
@@ -381,6 +393,20 @@ def test_numba_functions_give_views(arrays):
     target = cuda.device_array_like(array)
     assert cuda.to_device(array, to=target) is target
     np.testing.assert_array_equal(target.copy_to_host(), array)
+
+
+def test_numba_functions_keep_broadcast_arrays_and_aligned_structs(arrays):
+    wide = arrays.to_device(np.broadcast_to(np.arange(3.0), (5, 3)))
+    assert wide.strides == (0, 8)
+    assert not wide.readonly
+    assert wide.layout.letter == "A"
+    np.testing.assert_array_equal(wide.copy_to_host(), [[0, 1, 2]] * 5)
+    fields = [("x", "f2"), ("y", "f2")]
+    for align in (False, True):
+        dtype = np.dtype(fields, align=align)
+        assert arrays.to_device(np.zeros(1, dtype)).dtype.isalignedstruct is align
+    words = np.array(["abc", "de"])
+    assert arrays.to_device(words).copy_to_host().tolist() == ["abc", "de"]
 
 
 def test_numba_functions_bind_the_stream(arrays):

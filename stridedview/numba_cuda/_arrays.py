@@ -16,7 +16,7 @@ from numba.cuda.api_util import prepare_shape_strides_dtype
 from numba.cuda.core import config
 from numba.cuda.cudadrv import devices, driver
 
-from stridedview import _sharing, _view
+from stridedview import _sharing, _view, memory
 from stridedview._layout import Layout
 
 FAMILY_NUMBA = 3  # as in _view.pxd: Numba's default stream, or the array's own
@@ -30,6 +30,44 @@ def memory_pointer(view):
     # The owner, not the view: the view holds the pointer, and a cycle frees memory late.
     owner = view.owner if view.owner is not None else view
     return driver.MemoryPointer(context, pointer, size=view.alloc_size, owner=owner)
+
+
+class IpcHandle:
+    """A handle to a view's memory, made and opened by Numba's memory manager."""
+
+    def __init__(self, ipc_handle, layout, dtype):
+        self._ipc_handle = ipc_handle
+        self._layout = layout
+        self._dtype = dtype
+
+    def open(self):
+        """Return a view of the memory, in a process other than the maker's."""
+        context = devices.get_context()
+        pointer = self._ipc_handle.open(context)
+        return _view.view_of_pointer(
+            int(pointer.device_pointer),
+            self._layout,
+            self._dtype,
+            (_CUDA, context.device.id),
+            owner=pointer,
+            family=FAMILY_NUMBA,
+        )
+
+    def close(self):
+        """End the use of the memory: views of it must not be touched any more."""
+        self._ipc_handle.close()
+
+    def __enter__(self):
+        return self.open()
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+def ipc_handle(view):
+    """Return a handle to the memory of a view that Numba's memory manager owns."""
+    context = devices.get_context(view.device[1])
+    return IpcHandle(context.get_ipc_handle(view.gpu_data), view.layout, view.dtype)
 
 
 def _allocate(layout, dtype, stream):
@@ -63,9 +101,7 @@ def device_array_like(ary, stream=0):
     for axis in axes:
         compact[axis] = step
         step *= max(shape[axis], 1)
-    if getattr(ary.flags, "c_contiguous", False):
-        compact = None
-    return device_array(shape, ary.dtype, compact, stream=stream)
+    return _allocate(Layout(shape, compact, itemsize=ary.dtype.itemsize), ary.dtype, stream)
 
 
 def to_device(obj, stream=0, copy=True, to=None):
@@ -78,9 +114,16 @@ def to_device(obj, stream=0, copy=True, to=None):
     view = _sharing.from_any(np.asarray(obj) if _is_host_value(obj) else obj)
     if view.device[0] != _CPU:
         return view.bind(stream) if stream else view
-    target = device_array_like(np.asarray(view), stream=stream)
+    core = memory.core(view)
+    target = device_array_like(core, stream=stream)
     if copy:
-        target.copy_to_device(view, stream=stream)
+        target.copy_to_device(core, stream=stream)
+    if core is not view:
+        # Writable, as Numba has it, though a write reaches many items.
+        strides = [
+            s if n > 1 else 0 for n, s in zip(core.shape, target.strides, strict=True)
+        ]
+        target = target.as_strided(view.shape, strides)
     return target[()] if record else target
 
 
@@ -105,9 +148,14 @@ def as_cuda_array(obj, sync=True):
 
 
 def _synchronized(view, sync):
-    if sync and config.CUDA_ARRAY_INTERFACE_SYNC and view.stream:
-        cuda.external_stream(view.stream).synchronize()
-    return view
+    if not view.stream:
+        return view
+    stream = view.stream
+    if isinstance(stream, int):
+        stream = cuda.external_stream(stream)
+    if sync and config.CUDA_ARRAY_INTERFACE_SYNC:
+        stream.synchronize()
+    return view.bind(stream)
 
 
 class _Described:
