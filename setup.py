@@ -27,7 +27,7 @@ def compile_flags():
     """Return the compiler's and the linker's flags for the chosen build."""
     if os.name == "nt":
         return (["/Od", "/Zi"] if DEBUG else ["/O2"]), []
-    compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O2", "-g0"]
+    compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
     if SANITIZE:
         sanitizers = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
         return [*compile_args, *sanitizers, "-g"], sanitizers

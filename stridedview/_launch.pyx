@@ -13,6 +13,7 @@ unless one was named; only then are producers kept beyond the call (see ``_strea
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
@@ -26,8 +27,8 @@ from stridedview._driver cimport (
     LaunchConfig, driver,
 )
 from stridedview._pack cimport (
-    SET_ARRAY, WORD_FAMILY, Call, Slot, Words, append_words, kind_of,
-    pack_argument,
+    FAST_FLOAT64, FAST_INT64, FAST_TORCH, FAST_VIEW, SET_ARRAY, WORD_FAMILY, Call, Slot,
+    Words, append_words, kind_of, pack_argument, pack_torch, pack_view, prepare_slot,
 )
 from stridedview._stream cimport (
     family_stream, keep_until_done, numba_default_stream, order_behind, same_stream,
@@ -41,6 +42,7 @@ from stridedview import _stream
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
     void PyType_Modified(PyTypeObject*)
     ctypedef struct RawType "PyTypeObject":
@@ -184,6 +186,7 @@ cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
         slot.type = Py_TYPE(<PyObject*>argument)
         plan.types.append(type(argument))
         slot.kind = kind_of(slot.type, <PyObject*>argument)
+        prepare_slot(slot)
         if slot.following or isinstance(argument, tuple):
             slot = _fill_types(plan, slot + 1, argument)
         else:
@@ -434,37 +437,61 @@ cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) exc
 cdef int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
                  char* buffer) except -1:
     cdef Call call
-    cdef int index = 0
     cdef int result
     call.wait_count = 0
     call.keep = NULL
-    try:
-        result = _pack(plan, args, buffer, &call, &index)
-    except BaseException as error:
-        _drop(&call)
-        raise named_error(configuration.dispatcher, index, error)
-    if result != 0:
-        _drop(&call)
-        return TRY_OTHER_SIGNATURE
-    if call.keep is NULL:
+    result = _pack(configuration, plan, args, buffer, &call)
+    if result == 0 and call.keep is NULL:
         return _in_context(configuration, plan, buffer, &call, args)
     try:
+        if result != 0:
+            return TRY_OTHER_SIGNATURE
         return _in_context(configuration, plan, buffer, &call, args)
     finally:
         _drop(&call)
 
 
-cdef int _pack(Plan plan, PyObject** args, char* buffer, Call* call, int* index) except -1:
-    # `index` tells the caller which argument raised.
+cdef int _pack(LaunchConfiguration configuration, Plan plan, PyObject** args, char* buffer,
+               Call* call) except -1:
     cdef Slot* slot = plan.slots
-    cdef int result
-    while index[0] < plan.argument_count:
-        result = pack_argument(slot, args[index[0]], buffer, call)
-        if result != 0:
-            return result
+    cdef PyObject* argument
+    cdef int index, result
+    for index in range(plan.argument_count):
+        argument = args[index]
+        if not _pack_fast(slot, argument, buffer + slot.offset, call):
+            result = _pack_named(configuration, slot, argument, index, buffer, call)
+            if result != 0:
+                return result
         slot += 1 + slot.following
-        index[0] += 1
     return 0
+
+
+cdef inline bint _pack_fast(Slot* slot, PyObject* argument, char* destination,
+                            Call* call) except -1:
+    cdef int overflow = 0
+    if Py_TYPE(argument) is not slot.type:
+        return False
+    if slot.fast == FAST_TORCH:
+        return pack_torch(slot, argument, <uint64_t*>destination)
+    if slot.fast == FAST_VIEW:
+        return pack_view(slot, argument, <uint64_t*>destination, call)
+    if slot.fast == FAST_INT64:
+        (<long long*>destination)[0] = PyLong_AsLongLongAndOverflow(
+            <object>argument, &overflow)
+        return overflow == 0
+    if slot.fast == FAST_FLOAT64:
+        (<double*>destination)[0] = PyFloat_AS_DOUBLE(<object>argument)
+        return True
+    return False
+
+
+cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* argument,
+                     int index, char* buffer, Call* call) except -1:
+    try:
+        return pack_argument(slot, argument, buffer, call)
+    except BaseException as error:
+        _drop(call)
+        raise named_error(configuration.dispatcher, index, error)
 
 
 cdef void _drop(Call* call) noexcept:
