@@ -26,10 +26,15 @@ _CPU, _CUDA = 1, 2
 def memory_pointer(view):
     """Return a MemoryPointer to a view's first item; it keeps the view's memory alive."""
     pointer = driver.binding.CUdeviceptr(view.ptr if view.size else 0)
-    context = devices.get_context(view.device[1])
+    context = _context(view)
     # The owner, not the view: the view holds the pointer, and a cycle frees memory late.
     owner = view.owner if view.owner is not None else view
     return driver.MemoryPointer(context, pointer, size=view.alloc_size, owner=owner)
+
+
+def _context(view):
+    # Not get_context(number): that pushes the context on the thread's stack and leaves it.
+    return devices.gpus[view.device[1]].get_primary_context()
 
 
 class IpcHandle:
@@ -66,7 +71,7 @@ class IpcHandle:
 
 def ipc_handle(view):
     """Return a handle to the memory of a view that Numba's memory manager owns."""
-    context = devices.get_context(view.device[1])
+    context = _context(view)
     return IpcHandle(context.get_ipc_handle(view.gpu_data), view.layout, view.dtype)
 
 
