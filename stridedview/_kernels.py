@@ -6,6 +6,7 @@ another, slower way.
 """
 
 import functools
+from typing import Any
 
 # Every address is computed in bytes; T is the widest type that all of them are aligned to.
 # Four items are in flight per thread, as one 4-byte load per thread is too little to keep
@@ -122,7 +123,7 @@ TYPES = {
 
 
 @functools.cache
-def compiled(capability: tuple[int, int], width: int):
+def compiled(capability: tuple[int, int], width: int) -> Any:
     """Return the compiled library for items of ``width`` bytes.
 
     Raises

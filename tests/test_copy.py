@@ -385,9 +385,9 @@ def test_copy_when_dtype_or_shape_differs_then_says_both():
         view.copy_to_device(np.zeros((6, 4), "f4"))
     with pytest.raises(TypeError, match="incompatible dtype"):
         view.copy_to_host(np.zeros((4, 6)))
+    array = np.zeros((4, 6), "f4")
+    array.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        array = np.zeros((4, 6), "f4")
-        array.flags.writeable = False
         view.copy_to_host(array)
     view.copy_to_device(np.ones((1, 4, 1, 6), "f4"))  # extents of 1 aside
     assert view.copy_to_host().sum() == 24

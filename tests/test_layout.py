@@ -35,7 +35,7 @@ def numpy_view(layout, offset=0):
 
 
 def assert_same(layout, offset, expected):
-    """Compare what addresses something: no stride of an empty view or a single item does."""
+    """Compare what addresses something, which no stride of an extent of 1 does."""
     start = MEMORY.ctypes.data + MIDDLE
     assert layout.shape == expected.shape
     assert layout.itemsize == expected.dtype.itemsize
@@ -109,10 +109,9 @@ def both(ours, theirs, errors):
     """Run both; return the results, or check that both refuse with one of ``errors``."""
     try:
         expected = theirs()
-    except errors as error:
+    except errors:
         with pytest.raises(errors):
             ours()
-        assert isinstance(error, errors)
         return None
     return ours(), expected
 
@@ -359,9 +358,9 @@ MASKS = {
 @pytest.mark.parametrize("case", MASKS, ids=str)
 def test_slice_when_not_basic_then_says_so(case):
     for ndim in (0, 1, 2):
-        with pytest.raises(IndexError, match="index|indices"):
+        with pytest.raises(IndexError, match=r"index|indices"):
             Layout((3,) * ndim, itemsize=4).slice((MASKS[case], Ellipsis))
-        with pytest.raises(IndexError, match="index|indices"):
+        with pytest.raises(IndexError, match=r"index|indices"):
             Layout((3,) * ndim, itemsize=4).slice(
                 (MASKS[case],) if case == "nested tuple" else MASKS[case]
             )
@@ -379,7 +378,7 @@ def test_slice_when_result_has_too_many_dimensions_then_refuses():
 
 @pytest.mark.parametrize("shape", [(-1, -1), (-2, 3), (4,), (0, -1)], ids=str)
 def test_reshape_when_shape_is_wrong_then_refuses(shape):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"-1 more than once|negative|cannot reshape"):
         Layout((2, 3), itemsize=4).reshape(shape)
 
 

@@ -19,8 +19,7 @@ from tests.copy_kernels import act_out
 pytestmark = pytest.mark.usefixtures("kernels")
 
 needs_standin = pytest.mark.skipif(
-    "not __import__('tests.standin').standin.wanted()",
-    reason="reads the stand-in's records",
+    not standin.wanted(), reason="reads the stand-in's records"
 )
 
 
@@ -212,6 +211,21 @@ def test_copy_on_a_named_stream_does_not_wait_and_is_behind_the_producer():
     assert "cuStreamSynchronize" not in standin.calls()
     stream.sync()
     assert host.tolist() == list(range(1000))
+
+
+@needs_standin
+def test_torch_tensors_on_the_device_are_read_and_written():
+    torch = pytest.importorskip("torch")
+    tensor = standin.torch_tensor((4, 6), torch.float32, fill=0)
+    view = sv.from_any(tensor)
+    view[:, ::2] = np.arange(12).reshape(4, 3)
+    expected = np.zeros((4, 6), "f4")
+    expected[:, ::2] = np.arange(12).reshape(4, 3)
+    np.testing.assert_array_equal(view.copy_to_host(), expected)
+    target = sv.zeros((6, 4), "f4")
+    target[...] = sv.from_any(tensor).T
+    np.testing.assert_array_equal(target.copy_to_host(), expected.T)
+    assert view.to_torch().data_ptr() == tensor.data_ptr()
 
 
 @needs_standin
