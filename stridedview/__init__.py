@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "DriverError": "_driver",
     "Layout": "_layout",
-    "OutOfMemory": "_sharing",
+    "OutOfMemoryError": "_sharing",
     "StridedView": "_sharing",
     "disable": "_switch",
     "dtype": "_dtype",

@@ -5,7 +5,7 @@ from stridedview._view import StridedView
 
 _Shape = int | Sequence[int]
 
-class OutOfMemory(MemoryError):
+class OutOfMemoryError(MemoryError):
     nbytes: int
     def __init__(self, message: str, nbytes: int) -> None: ...
 

@@ -60,7 +60,7 @@ cdef extern from *:
         void* context, const char* kind, const char* message) noexcept
 
 
-class OutOfMemory(MemoryError):
+class OutOfMemoryError(MemoryError):
     """A device has not the memory that was asked for.
 
     Attributes
@@ -162,7 +162,7 @@ cdef object _memory(object device, Layout layout, int dtype_id, object stream):
         # cuda.core's error has no public name and no code; its text names the driver's.
         if "OUT_OF_MEMORY" not in str(error):
             raise
-        raise OutOfMemory(
+        raise OutOfMemoryError(
             f"out of memory on cuda:{device.device_id}: {layout.nbytes} bytes asked for "
             f"{dtype_by_id(dtype_id).name} {layout.shape}", layout.nbytes) from error
 
@@ -248,7 +248,7 @@ cdef object _refused(Complaint* complaint, Layout layout, StridedView model):
     # torch calls every error a MemoryError and adds a C++ backtrace: keep the first line.
     reason = text.partition("\n")[0]
     if "memory" in reason or not reason:
-        return OutOfMemory(
+        return OutOfMemoryError(
             f"out of memory on {model.device}: {layout.nbytes} bytes asked for "
             f"{layout.shape} from {type(model.owner).__module__}'s allocator: {reason}",
             layout.nbytes)
@@ -281,7 +281,7 @@ def empty(shape, dtype="float64", *, str order="C", device=None, stream=None, li
 
     Raises
     ------
-    OutOfMemory
+    OutOfMemoryError
         Saying how much was asked for.
     TypeError, ValueError
         For a dtype a device has not, a wrong shape or order.
@@ -366,7 +366,7 @@ def pinned(shape, dtype="float64", *, str order="C"):
 
     Raises
     ------
-    OutOfMemory
+    OutOfMemoryError
         Saying how much was asked for.
     """
     cdef DType entry = find_dtype(dtype)
@@ -381,7 +381,7 @@ def pinned(shape, dtype="float64", *, str order="C"):
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
-            raise OutOfMemory(
+            raise OutOfMemoryError(
                 f"out of page-locked memory: {layout.nbytes} bytes asked for",
                 layout.nbytes) from error
         ptr = int(buffer.handle)

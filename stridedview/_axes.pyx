@@ -179,7 +179,7 @@ cdef int reinterpret_axes(const Axes* source, int64_t itemsize, Geometry* out) e
     return 0
 
 
-class CopyNeeded(ValueError, NotImplementedError):
+class CopyNeededError(ValueError, NotImplementedError):
     """A shape that only a copy can have.
 
     NotImplementedError is what Numba's arrays raise for it.
@@ -317,7 +317,7 @@ cdef int reshape_axes(const Axes* source, object shape, str order, Geometry* out
         else:
             fill_c_strides(out.ndim, out.shape, out.itemsize, out.strides)
     elif not _divide_runs(source, fortran, out):
-        raise CopyNeeded(
+        raise CopyNeededError(
             f"cannot reshape {_extents(source)} into {shape} in {order} order without "
             "a copy; copy to a contiguous array first")
     return 0

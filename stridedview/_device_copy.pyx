@@ -40,8 +40,8 @@ cdef enum:
     RING_SLOTS = 4
     SLOT_BYTES = 16 << 20
     RING_FROM = 4 << 20         # bytes from which the ring beats the driver's own staging
-    PACK_THREADS = 12           # more do not help: the memory bus is full (measured)
-    MEMCPY2D_FROM = 4096        # bytes of a row from which the copy engine beats a kernel
+    PACK_THREADS = 12           # as many filled the link of a 16-core host with an H200
+    MEMCPY2D_FROM = 4096        # bytes of a row from which the driver's own copy is taken
     MAX_PITCH = 0x7FFFFFFF
 
 assert _ROOM == OUTER_ROOM

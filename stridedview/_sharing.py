@@ -21,7 +21,7 @@ from stridedview._view import (
     view_of_pointer,
 )
 from stridedview.memory import (
-    OutOfMemory,
+    OutOfMemoryError,
     empty,
     empty_like,
     empty_many,
@@ -35,7 +35,7 @@ from stridedview.memory import (
 
 __all__ = [
     "IpcHandle",
-    "OutOfMemory",
+    "OutOfMemoryError",
     "StridedView",
     "empty",
     "empty_like",

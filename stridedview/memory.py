@@ -7,13 +7,13 @@ to StridedView and tells _export how to allocate and to order streams.
 from typing import Any
 
 from stridedview import _export, _record, _transfer
-from stridedview._alloc import OutOfMemory, empty, empty_like, empty_many, pinned
+from stridedview._alloc import OutOfMemoryError, empty, empty_like, empty_many, pinned
 from stridedview._ingest import from_any, from_many
 from stridedview._stream import order_view
 from stridedview._view import StridedView, add_members
 
 __all__ = [
-    "OutOfMemory",
+    "OutOfMemoryError",
     "StridedView",
     "empty",
     "empty_like",
@@ -75,7 +75,7 @@ def to_device(
 
     Raises
     ------
-    OutOfMemory
+    OutOfMemoryError
         Saying how much was asked for.
     TypeError
         For a dtype that a device has not.

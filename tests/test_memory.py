@@ -140,7 +140,7 @@ def test_memory_goes_back_when_the_last_view_has_gone():
 @needs_standin
 def test_out_of_memory_says_how_much_was_asked():
     standin.memory_limit(1 << 20)
-    with pytest.raises(sv.OutOfMemory, match=r"4000000000 bytes.*float32 \(1000000000,\)"):
+    with pytest.raises(sv.OutOfMemoryError, match=r"4000000000 bytes.*float32 \(1000000000,\)"):
         sv.empty(1_000_000_000, "float32")
     with pytest.raises(MemoryError):
         sv.pinned(1 << 62, "u1")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stridedview
-from stridedview import Layout, StridedView, _export, _view
+from stridedview import Layout, StridedView, _export, _stream, _view
 
 torch = pytest.importorskip("torch")
 
@@ -414,12 +414,15 @@ def test_dlpack_stream_when_zero_or_no_number_then_refuses():
         assert device().__dlpack__(stream=stream)
 
 
-def test_dlpack_stream_is_put_behind_the_producers(monkeypatch):
+def test_dlpack_stream_is_put_behind_the_producers():
     asked = []
     _export.set_hooks(order=lambda view, stream: asked.append((view.stream, stream)))
     view = device(stream=0x42)
-    for stream in (None, 7, -1):
-        view.__dlpack__(stream=stream)
+    try:
+        for stream in (None, 7, -1):
+            view.__dlpack__(stream=stream)
+    finally:
+        _export.set_hooks(order=_stream.order_view)
     assert asked == [(0x42, 1), (0x42, 7)]
 
 

@@ -121,7 +121,7 @@ def test_like_a_tensor_takes_torchs_memory():
 
 def test_out_of_memory_says_how_much():
     for like in (None, torch.zeros(1, device="cuda")):
-        with pytest.raises(sv.OutOfMemory, match=str(1 << 45)):
+        with pytest.raises(sv.OutOfMemoryError, match=str(1 << 45)):
             sv.empty(1 << 45, "u1", like=like)
 
 
