@@ -14,6 +14,7 @@ unless one was named; only then are producers kept beyond the call (see ``_strea
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
@@ -34,7 +35,8 @@ from stridedview._stream cimport (
     family_stream, keep_until_done, numba_default_stream, order_behind, same_stream,
     stream_handle,
 )
-from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
+from stridedview._torch cimport torch_stream
+from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN, FAMILY_TORCH
 
 import pickle
 
@@ -415,17 +417,21 @@ cdef inline bint _is_current(LaunchConfiguration configuration, Plan plan):
         _enabled
         and plan.is_valid
         and configuration.plan_generation == configuration.state.generation
-        and len(configuration.callbacks) == 0
-        and len(plan.extensions) == 0
+        and PyList_GET_SIZE(configuration.callbacks) == 0
+        and PyList_GET_SIZE(plan.extensions) == 0
     )
 
 
-cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) except -1:
+cdef inline int _try(LaunchConfiguration configuration, Plan plan,
+                     PyObject** args) except -1:
     cdef double aligned[512]        # INLINE_BUFFER bytes, aligned to 8
-    cdef char* buffer = <char*>aligned
     if plan.size <= INLINE_BUFFER:
-        return _try_in(configuration, plan, args, buffer)
-    buffer = <char*>PyMem_Malloc(plan.size)
+        return _try_in(configuration, plan, args, <char*>aligned)
+    return _try_large(configuration, plan, args)
+
+
+cdef int _try_large(LaunchConfiguration configuration, Plan plan, PyObject** args) except -1:
+    cdef char* buffer = <char*>PyMem_Malloc(plan.size)
     if buffer is NULL:
         raise MemoryError()
     try:
@@ -434,25 +440,33 @@ cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) exc
         PyMem_Free(buffer)
 
 
-cdef int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
-                 char* buffer) except -1:
+cdef inline int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
+                        char* buffer) except -1:
     cdef Call call
     cdef int result
     call.wait_count = 0
     call.keep = NULL
     result = _pack(configuration, plan, args, buffer, &call)
-    if result == 0 and call.keep is NULL:
-        return _in_context(configuration, plan, buffer, &call, args)
-    try:
+    if call.keep is NULL:
         if result != 0:
             return TRY_OTHER_SIGNATURE
         return _in_context(configuration, plan, buffer, &call, args)
+    return _try_keeping(configuration, plan, buffer, &call, args, result)
+
+
+cdef int _try_keeping(LaunchConfiguration configuration, Plan plan, char* buffer, Call* call,
+                      PyObject** args, int result) except -1:
+    # Some producers handed out what must live until the launch is queued.
+    try:
+        if result != 0:
+            return TRY_OTHER_SIGNATURE
+        return _in_context(configuration, plan, buffer, call, args)
     finally:
-        _drop(&call)
+        _drop(call)
 
 
-cdef int _pack(LaunchConfiguration configuration, Plan plan, PyObject** args, char* buffer,
-               Call* call) except -1:
+cdef inline int _pack(LaunchConfiguration configuration, Plan plan, PyObject** args,
+                      char* buffer, Call* call) except -1:
     cdef Slot* slot = plan.slots
     cdef PyObject* argument
     cdef int index, result
@@ -500,13 +514,18 @@ cdef void _drop(Call* call) noexcept:
         call.keep = NULL
 
 
-cdef int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
-                     Call* call, PyObject** args) except -1:
+cdef inline int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
+                            Call* call, PyObject** args) except -1:
     cdef unsigned long long current = 0
-    cdef void* popped
-    cdef int result
     if driver.cuCtxGetId(NULL, &current) == CUDA_SUCCESS and current == plan.context_id:
         return _queue(configuration, plan, buffer, call, args)
+    return _elsewhere(configuration, plan, buffer, call, args)
+
+
+cdef int _elsewhere(LaunchConfiguration configuration, Plan plan, char* buffer,
+                    Call* call, PyObject** args) except -1:
+    cdef unsigned long long current = 0
+    cdef void* popped
     if plan.device < 0:
         return TRY_OTHER_CONTEXT
     # Another device is current, or none: launch where the arrays are, put it back.
@@ -527,23 +546,35 @@ cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call
     cdef bint is_foreign = False
     cdef int result
     if not configuration.is_named:
-        stream = numba_default_stream()
-        if plan.lead != FAMILY_NONE and _follow_producers:
+        if plan.lead == FAMILY_TORCH and _follow_producers:
+            torch_stream(plan.device, &stream)
+        elif plan.lead != FAMILY_NONE and _follow_producers:
             family_stream(plan.lead, plan.device, &stream)
+        else:
+            stream = numba_default_stream()
     if (configuration.is_named or plan.family_count > 1 or call.wait_count
             or not _follow_producers):
         is_foreign = _order(configuration, plan, call, stream, &producer)
     result = _call_driver(configuration, plan, buffer, stream)
     if result != CUDA_SUCCESS:
-        if _failed(configuration, plan, result) == TRY_OTHER_CONTEXT:
-            return TRY_OTHER_CONTEXT
-        result = _call_driver(configuration, plan, buffer, stream)
-        if result != CUDA_SUCCESS:
-            raise _error_hook(configuration, plan, result, True)
+        result = _mend(configuration, plan, buffer, stream, result)
+        if result != TRY_DONE:
+            return result
     if is_foreign:
         keep_until_done(
             tuple([<object>args[index] for index in range(plan.argument_count)]),
             stream, producer)
+    return TRY_DONE
+
+
+cdef int _mend(LaunchConfiguration configuration, Plan plan, char* buffer, void* stream,
+               int result) except -1:
+    """Try a failed launch once more if its cause can be mended; else raise."""
+    if _failed(configuration, plan, result) == TRY_OTHER_CONTEXT:
+        return TRY_OTHER_CONTEXT
+    result = _call_driver(configuration, plan, buffer, stream)
+    if result != CUDA_SUCCESS:
+        raise _error_hook(configuration, plan, result, True)
     return TRY_DONE
 
 
