@@ -70,7 +70,8 @@ cdef frozenset FROM_ML_DTYPES = frozenset({
 
 cdef list _entries = [None]
 cdef dict _by_name = {}
-cdef dict _by_numpy = {}
+cdef dict _by_numpy = {}            # those of fixed entries
+cdef dict _registered = {}          # (dtype, is it an aligned struct) -> entry
 cdef object _lock = threading.Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
@@ -221,20 +222,22 @@ cdef DType _register_numpy(object dtype):
         entry = _by_name[dtype.name]
         if entry._numpy is None:
             entry._numpy = dtype
-    elif dtype.kind in "VMm" and not dtype.hasobject:
+    elif dtype.kind in "VMmSU" and dtype.itemsize and not dtype.hasobject:
+        # NumPy calls an aligned and an unaligned struct of the same fields equal.
+        key = (dtype, dtype.isalignedstruct)
         with _lock:
-            found = _by_numpy.get(dtype)
+            found = _registered.get(key)
             if found is not None:
                 return found
             entry = _append(
                 str(dtype), dtype.itemsize, _power_of_two(dtype.alignment), 0, 0,
-                dtype.names is not None or dtype.kind in "Mm",
+                dtype.names is not None or dtype.kind in "MmSU",
             )
             entry._numpy = dtype
             entry.typestr = dtype.str
             if not dtype_facts[entry.id].kernel:
                 entry.advice = "view it as uint8"
-            _by_numpy[dtype] = entry
+            _registered[key] = entry
             return entry
     else:
         raise TypeError(_refusal(dtype))

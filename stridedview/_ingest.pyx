@@ -200,7 +200,8 @@ cdef int _dtype_id(object dtype) except -1:
     if found is not None:
         return found
     cdef int id = dtype_from_numpy(np.dtype(dtype))
-    if len(_dtype_ids) < TYPES_KEPT:
+    # Not a struct's: NumPy calls an aligned and an unaligned one of the same fields equal.
+    if len(_dtype_ids) < TYPES_KEPT and getattr(dtype, "names", None) is None:
         _dtype_ids[dtype] = id
     return id
 
