@@ -3,7 +3,7 @@
 import contextlib
 
 import numpy as np
-import torch
+import pytest
 from cuda.core.utils import StridedMemoryView
 from numba import cuda
 
@@ -56,10 +56,19 @@ def producer(array, kind="Producer", **more):
 
 def tensor(array):
     """Return a real torch tensor over a device array with no negative stride."""
+    import torch
+
     dtype = getattr(torch, array.dtype.name)
     return standin.torch_tensor(
         array.shape, dtype, strides=items(array), pointer=pointer_of(array) or 4096
     )
+
+
+def parameter(array):
+    """Return a torch parameter over a device array."""
+    import torch
+
+    return torch.nn.Parameter(tensor(array), requires_grad=False)
 
 
 def foreign(array):
@@ -78,7 +87,7 @@ PRODUCERS = {
         stream_ptr=-1,
     ),
     "torch": tensor,
-    "parameter": lambda array: torch.nn.Parameter(tensor(array), requires_grad=False),
+    "parameter": parameter,
     "interface": foreign,
     "exchange": producer,
     "exchange without borrowing": lambda array: producer(array, "WithoutBorrow"),
@@ -119,10 +128,19 @@ def twins(arity, **options):
 @contextlib.contextmanager
 def caught(error, match):
     """Expect an error that is raised before the driver is asked to launch anything."""
-    import pytest
-
     standin.reset_calls()
     with pytest.raises(error, match=match):
         yield
     launched = {name for name in standin.calls() if name.startswith("cuLaunch")}
     assert not launched, launched
+
+
+# What a launch costs that hits a plan: which context is current, and the launch.
+HIT = {"cuCtxGetId": 1, "cuLaunchKernel": 1}
+
+
+def calls_of(launch):
+    """Return the driver calls that a launch makes, by name."""
+    standin.reset_calls()
+    launch()
+    return standin.calls()
