@@ -28,7 +28,7 @@ ORDER = [
     {"_source", "_managed", "_copyplan"},
     {"_view"},
     {"_exchange", "_export", "_device_copy", "_record"},
-    {"_torch"},
+    {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
     {"_launch", "_transfer", "_alloc"},
