@@ -343,10 +343,9 @@ cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
 
 cdef DispatcherState state_of(object dispatcher):
     """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
-    cdef dict attributes = dispatcher.__dict__
-    state = attributes.get("_stridedview_state")
+    state = getattr(dispatcher, "_stridedview_state", None)
     if state is None:
-        state = attributes.setdefault("_stridedview_state", DispatcherState())
+        state = dispatcher.__dict__.setdefault("_stridedview_state", DispatcherState())
     return <DispatcherState>state
 
 
@@ -355,15 +354,21 @@ def dispatcher_state(dispatcher):
     return state_of(dispatcher)
 
 
-def configured(dispatcher, args):
+def getitem(self, args):
+    """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
+    if type(args) is not tuple or not 2 <= len(args) <= 4:
+        raise ValueError("must specify at least the griddim and blockdim")
+    return configured(self, args)
+
+
+cpdef object configured(object dispatcher, tuple args):
     """Return the LaunchConfiguration for ``dispatcher[args]``, the same for equal args.
 
     The table is exact in types, so that ``True`` and ``1.0`` are not taken for ``1``, and
     bounded: the oldest configurations are forgotten first.
     """
     cdef DispatcherState state = state_of(dispatcher)
-    cdef object key
-    if state.last_key is args or (state.last_key == args and _same_types(state.last_key, args)):
+    if state.last_key is not None and _is_same(<tuple>state.last_key, args):
         return state.last_configuration
     key = _typed_key(args)
     configuration = state.configurations.get(key)
@@ -377,12 +382,23 @@ def configured(dispatcher, args):
     return configuration
 
 
-cdef bint _same_types(tuple one, tuple other) except -1:
+cdef bint _is_same(tuple one, tuple other) except -1:
+    # Exact in types, and only of what cannot change: ints, tuples of them, or one object.
     cdef Py_ssize_t index
+    if one is other:
+        return True
+    if len(one) != len(other):
+        return False
     for index in range(len(one)):
-        if type(one[index]) is not type(other[index]):
-            return False
-        if type(one[index]) is tuple and not _same_types(one[index], other[index]):
+        first = one[index]
+        second = other[index]
+        if first is second and type(first) is not list:
+            continue
+        if type(first) is int and type(second) is int:
+            if first != second:
+                return False
+        elif type(first) is not tuple or type(second) is not tuple or not _is_same(
+                <tuple>first, <tuple>second):
             return False
     return True
 
@@ -672,7 +688,7 @@ cdef object launch(LaunchConfiguration configuration, tuple args):
     read_words(configuration.dispatcher, args, &words)
     if words.planned and len(configuration.callbacks) == 0:
         raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
-        plan = _find(configuration, raw)
+        plan = _find(configuration, raw, words.device)
         if plan is not None and _try_plan(configuration, plan, args):
             return None
     plan = _miss(configuration, args, raw, words.device)
@@ -718,11 +734,19 @@ cdef object _key(LaunchConfiguration configuration, bytes raw, unsigned long lon
     return (raw, context_id)
 
 
-cdef Plan _find(LaunchConfiguration configuration, bytes raw):
+# Device -> id of the context that its plans were made in last: where arrays of a device that
+# is not current are launched. A stale id finds nothing, or a plan that is checked anyway.
+cdef dict _context_of_device = {}
+
+
+cdef Plan _find(LaunchConfiguration configuration, bytes raw, int device):
     cdef unsigned long long current = 0
+    cdef dict plans = configuration.state.plans
     if driver.cuCtxGetId is NULL or driver.cuCtxGetId(NULL, &current) != CUDA_SUCCESS:
         current = 0
-    plan = configuration.state.plans.get(_key(configuration, raw, current))
+    plan = plans.get(_key(configuration, raw, current))
+    if plan is None and device >= 0:
+        plan = plans.get(_key(configuration, raw, _context_of_device.get(device, 0)))
     if plan is None or not (<Plan>plan).is_valid:
         return None
     return <Plan>plan
@@ -758,6 +782,8 @@ def remember(LaunchConfiguration configuration, Plan plan):
     if len(plans) >= PLANS_KEPT:
         plans.clear()
     plans[_key(configuration, plan.words, plan.context_id)] = plan
+    if plan.device >= 0:
+        _context_of_device[plan.device] = plan.context_id
 
 
 def forget_plan(LaunchConfiguration configuration):

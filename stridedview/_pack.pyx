@@ -595,21 +595,28 @@ cdef int _append_tuple(PyObject* argument, int index, Words* words) except -1:
 cdef uint64_t _word_of_import(int route, PyObject* argument, int index,
                               Words* words) except? 0:
     cdef Source source
+    import_source(route, argument, &source)
+    if source.keep is NULL:
+        return _word_of_source(&source, index, words)
+    try:    # shape and strides stand in what `keep` owns
+        return _word_of_source(&source, index, words)
+    finally:
+        Py_DECREF(<object>source.keep)
+
+
+cdef uint64_t _word_of_source(Source* source, int index, Words* words) except? 0:
     cdef uint64_t block[133]        # 5 + 2 * MAX_NDIM
     cdef uint64_t word
-    import_source(route, argument, &source)
-    if source.keep is not NULL:
-        Py_DECREF(<object>source.keep)
     if source.device_type == kDLCPU:
         words.planned = False
         return KIND_HOST
     if not dtype_facts[source.dtype].kernel:
         entry = dtype_by_id(source.dtype)
         raise TypeError(f"a kernel cannot take dtype {entry.name}; {entry.advice}")
-    word = write_array(block, &source)
-    check_memory(block, &source)
+    word = write_array(block, source)
+    check_memory(block, source)
     if source.device_type == kDLCUDA:
-        _note_device(&source, index, words)
+        _note_device(source, index, words)
     return word
 
 

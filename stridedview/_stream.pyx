@@ -62,9 +62,14 @@ cdef bint family_stream(int family, int32_t device_id, void** stream) except -1:
     return True
 
 
+cdef object _cupy_current_stream = None
+
+
 cdef void* _cupy_stream(int32_t device_id) except? NULL:
-    cupy = sys.modules["cupy"]
-    return <void*><uintptr_t>cupy.cuda.get_current_stream(device_id).ptr
+    global _cupy_current_stream
+    if _cupy_current_stream is None:
+        _cupy_current_stream = sys.modules["cupy"].cuda.get_current_stream
+    return <void*><uintptr_t>_cupy_current_stream(device_id).ptr
 
 
 cdef bint is_capturing(void* stream) noexcept nogil:

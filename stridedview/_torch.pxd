@@ -16,6 +16,7 @@ ctypedef struct TorchApi:
     int32_t (*get_dtype)(void*, int32_t*) noexcept nogil
     int32_t (*get_device_index)(void*, int32_t*) noexcept nogil
     int32_t (*get_storage_size)(void*, int64_t*) noexcept nogil
+    int32_t (*get_storage_offset)(void*, int64_t*) noexcept nogil
     int32_t (*get_current_cuda_stream)(int32_t, void**) noexcept nogil
 
 

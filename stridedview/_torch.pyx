@@ -121,9 +121,10 @@ cdef int torch_stream(int32_t device_id, void** stream) except -1:
 
 
 cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
+    cdef void* handle
     cdef int64_t nbytes = 0
     cdef int64_t last = 0
-    cdef int64_t offset
+    cdef int64_t offset = 0
     cdef int axis
     for axis in range(source.ndim):
         if source.shape[axis] == 0:
@@ -131,10 +132,12 @@ cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
         if source.strides is not NULL:
             last += (source.shape[axis] - 1) * source.strides[axis]
     if route_taken == ROUTE_C_ABI:
-        torch_route.api.get_storage_size(<char*>tensor + torch_route.tensor_offset, &nbytes)
+        handle = <char*>tensor + torch_route.tensor_offset
+        torch_route.api.get_storage_size(handle, &nbytes)
+        torch_route.api.get_storage_offset(handle, &offset)
     else:
         nbytes = (<object>tensor).untyped_storage().nbytes()
-    offset = (<object>tensor).storage_offset()
+        offset = (<object>tensor).storage_offset()
     if (offset + last + 1) * source.unit > nbytes:
         raise BufferError(
             f"its storage holds {nbytes} bytes, fewer than the tensor reaches: it was "
@@ -211,7 +214,7 @@ cdef int _look_up(object library) except -1:
     cdef int index = 0
     for name in (
         "get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype",
-        "get_device_index", "get_storage_size",
+        "get_device_index", "get_storage_size", "get_storage_offset",
     ):
         function = getattr(library, f"aoti_torch_{name}")
         slot[index] = <void*><uintptr_t>ctypes.cast(function, ctypes.c_void_p).value

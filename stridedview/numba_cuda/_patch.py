@@ -32,13 +32,6 @@ def configure(self, griddim, blockdim, stream=0, sharedmem=0):
     return _launch.configured(self, (griddim, blockdim, stream, sharedmem))
 
 
-def getitem(self, args):
-    """Return the launch configuration ``kernel[args]``."""
-    if type(args) is not tuple or len(args) not in (2, 3, 4):
-        raise ValueError("must specify at least the griddim and blockdim")
-    return _launch.configured(self, args)
-
-
 def make_configuration(dispatcher, args):
     """Make a configuration; Numba's own is made beside it for its checks and warnings."""
     griddim, blockdim, *rest = args
@@ -120,7 +113,7 @@ def table():
     return [
         (CUDADispatcher, "configure", configure,
          _parameters("self", "griddim", "blockdim", "stream", "sharedmem")),
-        (CUDADispatcher, "__getitem__", getitem, _parameters("self", "args")),
+        (CUDADispatcher, "__getitem__", _launch.getitem, _parameters("self", "args")),
         (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
         (CUDADispatcher, "add_overload", _invalidating("add_overload"),
          _parameters("self", "kernel", "argtypes")),
