@@ -302,6 +302,12 @@ def test_launch_when_the_parameters_exceed_4096_bytes_then_all_are_numbas(driver
         assert len(record.packed) == 45 * 13 * 8 > 4096
 
 
+def test_launch_when_there_are_more_items_than_a_plan_takes_then_numba_passes_them(enabled):
+    values = tuple(range(1100))
+    for _ in range(2):
+        assert recorded(take, (values,)).words == values
+
+
 def test_launch_when_the_parameters_exceed_the_limit_then_the_largest_is_named(enabled):
     array = cuda.to_device(np.zeros((1,) * 8, np.float32))
     kernel = wide(3)

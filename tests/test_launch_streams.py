@@ -296,6 +296,53 @@ def test_launch_when_a_stream_is_named_then_it_is_behind_every_producer(
     assert all(wait.waited_at < record.sequence for wait in enabled.orderings())
 
 
+# ---- what no plan takes goes to the same streams ----
+
+SLOW = {
+    "debug": lambda: cuda.jit(debug=True, opt=False)(take_two.py_func),
+    "extensions": lambda: cuda.jit(extensions=[Nothing()])(take_two.py_func),
+    "callbacks": lambda: cuda.jit(take_two.py_func),
+}
+
+
+class Nothing:
+    """An extension that leaves all arguments as they are."""
+
+    def prepare_args(self, ty, val, **_):
+        return ty, val
+
+
+@pytest.mark.parametrize("case", SLOW)
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_launch_when_it_goes_through_numba_then_stream_and_order_are_the_same(
+    enabled, work_stream, array, side, case, named
+):
+    kernel = SLOW[case]()
+    exported, target = producer(array), int(side.handle) if named else work_stream
+    configuration = kernel[1, 1, side] if named else kernel[1, 1]
+    if case == "callbacks":
+        configuration.pre_launch_callbacks.append(lambda *_: None)
+    expected = [(target, 1), (target, work_stream)] if named else [(target, 1)]
+    for args in ((exported, array), ((exported, array), 1)):
+        for _ in range(2):
+            enabled.clear()
+            configuration(*args)
+            (record,) = enabled.launches()
+            assert record.stream == target
+            assert record.words[:7] == words_of(array)
+            assert sorted(orderings(enabled)) == sorted(expected)
+
+
+def test_launch_when_a_host_array_is_beside_a_producer_then_it_goes_to_its_stream(
+    enabled, work_stream, array
+):
+    host = np.arange(4, dtype=np.float32)
+    with pytest.warns(Warning, match="copy overhead"):
+        record = recorded(take_two, (host, producer(array)))
+    assert record.stream == work_stream
+    assert record.words[7:] == words_of(array)
+
+
 # ---- streams that single arrays name ----
 
 
