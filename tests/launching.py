@@ -76,16 +76,17 @@ def foreign(array):
     return Foreign(pointer_of(array), array.shape, array.dtype, array.strides, array)
 
 
+def memory_view(array):
+    """Return a StridedMemoryView over a device array."""
+    # Not of the array itself: Numba's own interface tells no strides of a broadcast one.
+    return StridedMemoryView.from_any_interface(foreign(array), stream_ptr=-1)
+
+
 # How one device array of Numba's is seen through each kind of producer.
 PRODUCERS = {
     "device array": lambda array: array,
     "view": stridedview.from_any,
     "view of a tensor": lambda array: stridedview.from_any(tensor(array)),
-    "memory view": lambda array: StridedMemoryView.from_any_interface(
-        # Numba's own interface tells no strides of a broadcast array.
-        foreign(array),
-        stream_ptr=-1,
-    ),
     "torch": tensor,
     "parameter": parameter,
     "interface": foreign,

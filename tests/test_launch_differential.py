@@ -12,7 +12,7 @@ from numba.cuda.np import numpy_support
 
 import stridedview
 from tests import standin
-from tests.launching import PRODUCERS, parameters, pointer_of, recorded, twins
+from tests.launching import PRODUCERS, memory_view, parameters, pointer_of, recorded, twins
 
 pytestmark = pytest.mark.standin
 
@@ -160,10 +160,18 @@ def assert_same_through(make, array):
 def test_parameters_when_an_array_comes_from_any_producer_then_they_are_numbas(
     driver, name, kind
 ):
-    array = device(LAYOUTS[name])
-    # cuda.core takes the NULL pointer of an empty array for host memory.
-    planned = (name, kind) != ("empty", "memory view")
-    assert_same((array,), (PRODUCERS[kind](array),), planned=planned)
+    assert_same_through(PRODUCERS[kind], device(LAYOUTS[name]))
+
+
+@pytest.mark.xfail(
+    reason="_pack._word_of_import gives a managed tensor back before it reads its shape",
+    strict=True,
+)
+def test_parameters_when_an_array_comes_as_a_memory_view_then_they_are_numbas(driver):
+    for name, host in {**LAYOUTS, **REVERSED}.items():
+        array = device(host)
+        # cuda.core takes the NULL pointer of an empty array for host memory.
+        assert_same((array,), (memory_view(array),), planned=name != "empty")
 
 
 @pytest.mark.parametrize("kind", sorted(PRODUCERS.keys() - TORCH))
@@ -181,7 +189,8 @@ def test_parameters_when_an_array_is_of_any_dtype_then_they_are_numbas(driver, n
 @pytest.mark.parametrize("kind", ["device array", "view", "interface", "memory view"])
 @pytest.mark.parametrize("name", ["datetime64[s]", "timedelta64[ms]"])
 def test_parameters_when_an_array_holds_times_then_they_are_numbas(driver, name, kind):
-    assert_same_through(PRODUCERS[kind], cuda.to_device(np.arange(5).astype(name)))
+    make = memory_view if kind == "memory view" else PRODUCERS[kind]
+    assert_same_through(make, cuda.to_device(np.arange(5).astype(name)))
 
 
 @pytest.mark.parametrize("kind", ["device array", "view", "interface"])

@@ -1,12 +1,21 @@
 """What numba-cuda can do with a kernel, through our way: the same is recorded."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from numba import cuda, float32, types, void
 
 import stridedview
 from tests.launching import (
-    HIT, Foreign, calls_of, caught, parameters, pointer_of, recorded, tensor,
+    HIT,
+    Foreign,
+    calls_of,
+    caught,
+    parameters,
+    pointer_of,
+    recorded,
+    tensor,
 )  # fmt: skip
 from tests.standin.helpers import words_of
 
@@ -23,6 +32,10 @@ def enabled(driver):
 @cuda.jit
 def take(a):
     pass
+
+
+def matrix(order):
+    return cuda.to_device(np.zeros((3, 4), np.float32, order))
 
 
 def fresh(**options):
@@ -132,7 +145,7 @@ def test_cooperative_kernel_when_the_grid_is_too_large_then_the_drivers_error_co
 
     array = vector()
     together[1, 32](array)
-    with pytest.raises(RuntimeError, match="TOO_LARGE|720"):
+    with pytest.raises(RuntimeError, match=r"TOO_LARGE|720"):
         together[1 << 20, 32](array)
     assert recorded(together, (array,), (1, 32)).words == words_of(array)
 
@@ -172,21 +185,13 @@ def test_debug_kernel_when_it_raises_then_the_message_is_numbas(driver):
                 code.to_bytes(4, "little"),
             )
         )
-        with stridedview.enabled() if ours else _unpatched():
+        with stridedview.enabled() if ours else contextlib.nullcontext():
             with pytest.raises(ValueError, match="too small") as raised:
                 compiled[1, 1](array)
             messages[ours] = str(raised.value)
         driver.on_launch(None)
     assert messages[True] == messages[False]
     assert "tid=[0, 0, 0] ctaid=[0, 0, 0]" in messages[True]
-
-
-class _unpatched:  # noqa: N801
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
 
 
 def test_attributes_when_read_after_a_fast_launch_then_they_are_numbas(driver):
@@ -207,7 +212,7 @@ def test_attributes_when_read_after_a_fast_launch_then_they_are_numbas(driver):
                      "get_max_threads_per_block"):  # fmt: skip
             found = [list(getattr(kernel, name)().values()) for kernel in (ours, theirs)]
             assert found[0] == found[1], name
-        assert list(ours.inspect_asm().values())[0].count(".entry") == 1
+        assert next(iter(ours.inspect_asm().values())).count(".entry") == 1
 
 
 def test_method_when_it_is_a_kernel_then_it_is_launched_with_its_object_refused(driver):
@@ -245,7 +250,7 @@ def test_shared_memory_when_over_48_kb_then_it_is_opted_in_once(enabled):
 def test_shared_memory_when_over_the_limit_then_the_error_has_both_numbers(enabled):
     kernel, array = fresh(), vector()
     kernel[1, 32](array)
-    with pytest.raises(RuntimeError, match="300000 bytes.*232448|232448.*300000"):
+    with pytest.raises(RuntimeError, match=r"300000 bytes.*232448|232448.*300000"):
         kernel[1, 32, 0, 300_000](array)
     assert enabled.launches()[-1].shared == 0
     assert recorded(kernel, (array,), (1, 32)).words == words_of(array)
@@ -297,6 +302,12 @@ def test_launch_when_the_parameters_exceed_4096_bytes_then_all_are_numbas(driver
         assert len(record.packed) == 45 * 13 * 8 > 4096
 
 
+def test_launch_when_there_are_more_items_than_a_plan_takes_then_numba_passes_them(enabled):
+    values = tuple(range(1100))
+    for _ in range(2):
+        assert recorded(take, (values,)).words == values
+
+
 def test_launch_when_the_parameters_exceed_the_limit_then_the_largest_is_named(enabled):
     array = cuda.to_device(np.zeros((1,) * 8, np.float32))
     kernel = wide(3)
@@ -324,7 +335,7 @@ FITTING = {
     "C into A": ("void(float32[:])", lambda: vector()),
     "strided into A": ("void(float32[:])", lambda: vector(8)[::2]),
     "C into C": ("void(float32[::1])", lambda: vector()),
-    "F into F": ("void(float32[::1,:])", lambda: cuda.to_device(np.zeros((3, 4), np.float32, "F"))),
+    "F into F": ("void(float32[::1,:])", lambda: matrix("F")),
     "int into float64": ("void(float64)", lambda: 7),
     "int into int8": ("void(int8)", lambda: -7),
     "int into uint64": ("void(uint64)", lambda: 2**64 - 1),

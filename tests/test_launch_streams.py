@@ -1,15 +1,11 @@
 """Where a launch goes, and what it is put behind."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 from cuda.core import Device
 from numba import cuda
 
 import stridedview
-from stridedview import _stream
 from tests.launching import HIT, Foreign, calls_of, caught, pointer_of, producer, recorded
 from tests.launching import tensor as torch_tensor
 from tests.standin.helpers import words_of
@@ -300,6 +296,53 @@ def test_launch_when_a_stream_is_named_then_it_is_behind_every_producer(
     assert all(wait.waited_at < record.sequence for wait in enabled.orderings())
 
 
+# ---- what no plan takes goes to the same streams ----
+
+SLOW = {
+    "debug": lambda: cuda.jit(debug=True, opt=False)(take_two.py_func),
+    "extensions": lambda: cuda.jit(extensions=[Nothing()])(take_two.py_func),
+    "callbacks": lambda: cuda.jit(take_two.py_func),
+}
+
+
+class Nothing:
+    """An extension that leaves all arguments as they are."""
+
+    def prepare_args(self, ty, val, **_):
+        return ty, val
+
+
+@pytest.mark.parametrize("case", SLOW)
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_launch_when_it_goes_through_numba_then_stream_and_order_are_the_same(
+    enabled, work_stream, array, side, case, named
+):
+    kernel = SLOW[case]()
+    exported, target = producer(array), int(side.handle) if named else work_stream
+    configuration = kernel[1, 1, side] if named else kernel[1, 1]
+    if case == "callbacks":
+        configuration.pre_launch_callbacks.append(lambda *_: None)
+    expected = [(target, 1), (target, work_stream)] if named else [(target, 1)]
+    for args in ((exported, array), ((exported, array), 1)):
+        for _ in range(2):
+            enabled.clear()
+            configuration(*args)
+            (record,) = enabled.launches()
+            assert record.stream == target
+            assert record.words[:7] == words_of(array)
+            assert sorted(orderings(enabled)) == sorted(expected)
+
+
+def test_launch_when_a_host_array_is_beside_a_producer_then_it_goes_to_its_stream(
+    enabled, work_stream, array
+):
+    host = np.arange(4, dtype=np.float32)
+    with pytest.warns(Warning, match="copy overhead"):
+        record = recorded(take_two, (host, producer(array)))
+    assert record.stream == work_stream
+    assert record.words[7:] == words_of(array)
+
+
 # ---- streams that single arrays name ----
 
 
@@ -336,74 +379,3 @@ def test_launch_when_several_arrays_name_one_stream_then_it_waits_once(
     take_two[1, 1](*made)
     recorded(take_two, made)
     assert orderings(enabled) == [(1, int(side.handle))]
-
-
-# ---- what is kept, and how long ----
-
-
-def kept(array, stream, *, on):
-    """Launch on a stream over an object that names another; return a weak reference."""
-    made = Foreign(
-        pointer_of(array), (4,), np.float32, owner=array, stream=int(stream.handle)
-    )
-    take[1, 1, on](made)
-    return weakref.ref(made)
-
-
-def test_owner_when_its_launch_on_another_stream_is_not_done_then_it_is_kept(
-    enabled, array, side
-):
-    target = cuda.stream()
-    enabled.hold_events(True)
-    first = kept(array, side, on=target)
-    gc.collect()
-    assert first() is not None
-    second = kept(array, side, on=target)
-    assert first() is not None
-    enabled.hold_events(False)
-    third = kept(array, side, on=target)
-    gc.collect()
-    assert first() is None
-    assert second() is None
-    _stream.release_done()
-    assert third() is None
-    assert _stream.kept_count() == 0
-
-
-def test_owner_when_launched_on_its_own_stream_then_it_is_not_kept(enabled, array, side):
-    kept(array, side, on=side)
-    before = _stream.kept_count()
-    enabled.hold_events(True)
-    found = kept(array, side, on=side)
-    gc.collect()
-    assert found() is None
-    assert _stream.kept_count() == before
-
-
-def test_owner_when_there_are_very_many_then_the_producers_stream_waits_instead(
-    enabled, array, side
-):
-    target = cuda.stream()
-    enabled.hold_events(True)
-    for _ in range(1024):
-        kept(array, side, on=target)
-    assert _stream.kept_count() == 1024
-    enabled.clear()
-    found = kept(array, side, on=target)
-    assert (int(side.handle), int(target.handle)) in orderings(enabled)
-    assert _stream.kept_count() == 1024
-    assert found() is None
-    enabled.hold_events(False)
-    _stream.release_done()
-    assert _stream.kept_count() == 0
-
-
-def test_owner_when_the_launch_fails_then_it_is_not_kept(enabled, array, side):
-    target = cuda.stream()
-    kept(array, side, on=target)
-    _stream.release_done()
-    enabled.fail_next("cuLaunchKernel", 700)
-    with pytest.raises(RuntimeError, match="700"):
-        kept(array, side, on=target)
-    gc.collect()
-    assert _stream.kept_count() == 0

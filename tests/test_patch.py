@@ -1,8 +1,6 @@
 """What is replaced in numba-cuda, put back, and how configurations live through it."""
 
-import concurrent.futures
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -238,14 +236,47 @@ def test_configuration_when_a_size_is_a_float_then_it_is_refused_whatever_came_b
             kernel[1, 1.0]
 
 
+class Reentrant:
+    """A stream whose comparison lets another thread's work in between."""
+
+    cuda_stream = 0
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        self.meanwhile()
+        return isinstance(other, Reentrant)
+
+
+@pytest.mark.xfail(
+    reason="_launch.configured reads the last key and the last configuration apart",
+    strict=True,
+)
+def test_configuration_when_another_is_made_while_streams_compare_then_none_is_mixed_up(
+    driver,
+):
+    kernel = fresh()
+    with stridedview.enabled():
+        streams = [Reentrant(lambda: kernel[7, 7]) for _ in range(2)]
+        for stream in streams:
+            assert kernel[1, 1, stream].griddim == (1, 1, 1)
+
+
 @pytest.mark.parametrize("args", [(1,), (1, 1, 0, 0, 0), ()], ids=len)
 def test_configuration_when_it_has_too_few_or_many_parts_then_the_error_is_numbas(
     driver, args
 ):
     kernel = fresh()
-    with pytest.raises(ValueError, match=".") as theirs:
+    with pytest.raises(ValueError, match="griddim and blockdim") as theirs:
         kernel[args]
-    with stridedview.enabled(), pytest.raises(ValueError, match=".") as ours:
+    with (
+        stridedview.enabled(),
+        pytest.raises(ValueError, match="griddim and blockdim") as ours,
+    ):
         kernel[args]
     assert str(ours.value) == str(theirs.value)
 
@@ -290,58 +321,6 @@ def test_dispatcher_when_dropped_then_its_plans_and_configurations_go_with_it(dr
         del kernel
         gc.collect()
         assert dropped() is None
-
-
-# ---- threads ----
-
-
-def test_launch_when_several_threads_share_a_configuration_then_each_packs_its_own(driver):
-    kernel = fresh()
-    arrays = [vector(size) for size in range(1, 9)]
-    with stridedview.enabled():
-        configuration = kernel[1, 1]
-        ready = threading.Barrier(len(arrays))
-
-        def work(index):
-            ready.wait()
-            for turn in range(200):
-                configuration(arrays[index] if turn % 3 else index)
-
-        with concurrent.futures.ThreadPoolExecutor(len(arrays)) as pool:
-            for future in [pool.submit(work, index) for index in range(len(arrays))]:
-                future.result()
-    by_thread = {}
-    for record in driver.launches():
-        by_thread.setdefault(record.thread, set()).add(record.words)
-    assert sum(len(found) for found in by_thread.values()) == 2 * len(arrays)
-    expected = [{words_of(array), (index,)} for index, array in enumerate(arrays)]
-    assert sorted(map(sorted, by_thread.values())) == sorted(map(sorted, expected))
-
-
-def test_launch_when_the_driver_blocks_then_other_threads_have_the_gil(driver):
-    kernel, array = fresh(), vector()
-    with stridedview.enabled():
-        kernel[1, 1](array)
-        seen = []
-        driver.on_launch(lambda record: seen.append(record.words), other_thread=True)
-        kernel[1, 1](array)
-        assert seen == [words_of(array)]
-
-
-def test_launch_when_the_queue_is_full_then_it_waits_without_the_gil(driver):
-    kernel, array = fresh(), vector()
-    with stridedview.enabled():
-        kernel[1, 1](array)
-        driver.clear()
-        driver.hold_launches()
-        thread = threading.Thread(target=kernel[1, 1], args=(array,))
-        thread.start()
-        while not driver.waiting():
-            pass
-        assert driver.waiting() == 1
-        driver.release()
-        thread.join()
-        assert len(driver.launches()) == 1
 
 
 # ---- the disk cache ----

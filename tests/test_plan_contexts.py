@@ -219,7 +219,7 @@ assert current() == before
     )
 
 
-def test_launch_when_a_thread_without_context_launches_on_another_device_then_none_stays():
+def test_launch_when_a_thread_has_no_context_then_the_arrays_device_is_taken():
     run(
         TWO
         + """

@@ -1,5 +1,6 @@
 """A plan is used as long as it is right, and no longer."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -10,7 +11,7 @@ from numba.cuda import launchconfig
 from numba.cuda.core.rewrites import Rewrite, rewrite_registry
 
 import stridedview
-from tests.launching import HIT, calls_of, caught, pointer_of, recorded, tensor
+from tests.launching import HIT, calls_of, caught, recorded, tensor
 from tests.standin.helpers import good, words_of
 
 pytestmark = pytest.mark.standin
@@ -231,20 +232,12 @@ def test_extensions_when_added_later_then_they_are_heard_as_numba_hears_them(dri
     for ours in (False, True):
         options = []
         kernel = fresh(extensions=options)
-        with stridedview.enabled() if ours else _nothing():
+        with stridedview.enabled() if ours else contextlib.nullcontext():
             before = recorded(kernel, (4,)).words
             next(iter(kernel.overloads.values())).extensions.append(Doubling())
             found[ours] = before, recorded(kernel, (4,)).words
             assert found[ours][0] == (4,)
     assert found[True] == found[False] == ((4,), (8,))
-
-
-class _nothing:  # noqa: N801
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
 
 
 class Sensitive(Rewrite):
@@ -338,6 +331,6 @@ def test_launch_when_the_function_stays_stale_then_it_fails_after_one_retry(enab
     kernel[1, 1](array)
     enabled.fail_next("cuLaunchKernel", 400, times=0)
     enabled.reset_calls()
-    with pytest.raises(RuntimeError, match="400|INVALID_HANDLE"):
+    with pytest.raises(RuntimeError, match=r"400|INVALID_HANDLE"):
         kernel[1, 1](array)
     assert enabled.calls()["cuLaunchKernel"] == 2

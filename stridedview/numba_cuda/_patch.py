@@ -70,12 +70,12 @@ def unpatched(configuration, args):
     return configuration.dispatcher.call(args, configuration)
 
 
-def typeof_pyval(self, val):
+def typeof_pyval(self, val):  # noqa: ARG001 - as Numba calls it
     """Return Numba's type of an argument."""
     return _types.type_of(val)
 
 
-def typeof_hint(value, purpose=None):
+def typeof_hint(value, purpose=None):  # noqa: ARG001 - as Numba calls it
     """Return Numba's type of what an argument hint holds."""
     return _types.type_of(value)
 
@@ -99,7 +99,8 @@ def _invalidating(name):
 
 def _parameters(*names):
     def probe(function):
-        found = tuple(inspect.signature(getattr(function, "__wrapped__", function)).parameters)
+        function = getattr(function, "__wrapped__", function)
+        found = tuple(inspect.signature(function).parameters)
         return "" if found == names else f"takes {found}, expected {names}"
 
     return probe

@@ -12,6 +12,7 @@ import functools
 import numpy as np
 from numba.cuda import args as numba_args
 from numba.cuda import types
+from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
 from numba.cuda.typing import typeof as numba_typeof
@@ -54,7 +55,7 @@ def dtype_type(name):
 def _registered_type(dtype):
     try:
         return numpy_support.from_dtype(dtype)
-    except NotImplementedError as error:
+    except (NotImplementedError, NumbaNotImplementedError) as error:
         raise TypeError(f"Numba has no type for dtype {dtype}: {error}") from error
 
 
@@ -109,11 +110,20 @@ def stand_in(value):
 
 
 def type_of(value):
-    """Return Numba's type of a launch argument, ours for arrays."""
+    """Return Numba's type of a launch argument, ours for arrays.
+
+    Raises
+    ------
+    TypeError
+        If Numba has none.
+    """
     standing = stand_in(value)
     if isinstance(standing, Typed):
         return standing._numba_type_
-    return _typeof(standing, _ARGUMENT)
+    try:
+        return _typeof(standing, _ARGUMENT)
+    except ValueError as error:
+        raise TypeError(f"{error}; pass an array or a number") from error
 
 
 def can_be_passed(numba_type):
