@@ -65,7 +65,7 @@ cdef dict NUMBA_NAMES = {
 # NumPy has these only through ml_dtypes.
 cdef frozenset FROM_ML_DTYPES = frozenset({
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
-    "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e4m3fnuz", "float8_e5m2fnuz", "complex32",
 })
 
 cdef list _entries = [None]
@@ -181,11 +181,16 @@ cdef int _fill_table() except -1:
         _by_name[name] = entry
         if code < 32:
             _dlpack_ids[<int>code][<int>(bits & 255)] = entry.id
-        if name in np.sctypeDict or name == "bool":
+        if _is_numpys_own(name):
             entry._numpy = np.dtype(name)
             entry.typestr = entry._numpy.str
             _by_numpy[entry._numpy] = entry
     return 0
+
+
+cdef bint _is_numpys_own(str name) except -1:
+    # ml_dtypes adds its names to NumPy's, but a typestr does not tell them.
+    return name == "bool" or (name in np.sctypeDict and np.dtype(name).isbuiltin == 1)
 
 
 cdef DType dtype_by_id(int id):
@@ -211,7 +216,7 @@ cdef int dtype_from_numpy(object dtype) except -1:
     """Return the id of a NumPy dtype, registering a structured or datetime one."""
     entry = _by_numpy.get(dtype)
     if entry is None:
-        entry = _register_numpy(np.dtype(dtype))
+        entry = _register_numpy(dtype)
     return (<DType>entry).id
 
 
@@ -222,7 +227,9 @@ cdef DType _register_numpy(object dtype):
         entry = _by_name[dtype.name]
         if entry._numpy is None:
             entry._numpy = dtype
-    elif dtype.kind in "VMmSU" and dtype.itemsize and not dtype.hasobject:
+    elif (
+        dtype.kind in "VMmSU" and dtype.isnative and dtype.itemsize and not dtype.hasobject
+    ):
         # NumPy calls an aligned and an unaligned struct of the same fields equal.
         key = (dtype, dtype.isalignedstruct)
         with _lock:
@@ -248,9 +255,11 @@ cdef DType _register_numpy(object dtype):
 cdef str _refusal(object dtype):
     if not dtype.isnative:
         return (
-            f"dtype {dtype.str} has the other byte order; convert with "
+            f"dtype {dtype} has the other byte order; convert with "
             ".astype(dtype.newbyteorder('='))"
         )
+    if not dtype.itemsize:
+        return f"dtype {dtype} has items of no bytes; give it a field or a size"
     return f"dtype {dtype} has no counterpart on a CUDA device; convert it to a number type"
 
 

@@ -226,13 +226,20 @@ cdef int _from_cupy(object array, Source* source) except -1:
 
 
 cdef int _from_numba(object array, Source* source) except -1:
-    pointer = array.device_ctypes_pointer.value
-    stream = array.stream
+    owner = array
+    if isinstance(array, np.ndarray):
+        owner = _mapped_owner(array)
+        if owner is None:
+            return host_interface_source(array, source)
+    pointer = owner.device_ctypes_pointer.value
+    if owner is not array:
+        pointer += array.ctypes.data - owner.ctypes.data
+    stream = owner.stream
     source.dtype = dtype_id_of(array.dtype)
     read_shape(source, array.shape, array.strides)
     source.data = <void*><uintptr_t>(pointer or 0)
     source.device_type = _numba_device_type(array, pointer)
-    source.device_id = _numba_device(array)
+    source.device_id = _numba_device(owner)
     source.family = FAMILY_NUMBA
     if stream is not None and not isinstance(stream, int):
         source.stream = _stream_handle(stream)
@@ -241,9 +248,18 @@ cdef int _from_numba(object array, Source* source) except -1:
     return check_source(source)
 
 
+cdef object _mapped_owner(object array):
+    # Mapped and managed arrays are NumPy arrays: a part of one is of the same class but
+    # knows no device, and a result of arithmetic is ordinary memory.
+    while isinstance(array, np.ndarray):
+        if hasattr(array, "gpu_data"):
+            return array
+        array = array.base
+    return None
+
+
 cdef int _numba_device_type(object array, object pointer) except -1:
-    # Mapped and managed arrays are NumPy arrays of the same memory, at the same address
-    # wherever the driver could arrange it.
+    # The host's address is the device's wherever the driver could arrange it.
     if not isinstance(array, np.ndarray) or array.ctypes.data != pointer:
         return kDLCUDA
     return kDLCUDAManaged if _derives(type(array), "numba", "ManagedNDArray") else kDLCUDAHost

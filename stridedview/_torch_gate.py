@@ -7,7 +7,9 @@ plain, to name its kind and say what to do. Imports no torch: it is handed the m
 
 import ctypes
 import os
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 OLDEST = (2, 10)
 # The word is the last or last but one of a TensorImpl's 184 bytes: index 22 in torch
@@ -23,12 +25,40 @@ def check_version(torch):
     ImportError
         If torch is older than 2.10.
     """
-    found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if found < OLDEST:
+    # Development builds have letters behind the numbers: "2.10.0a0+git1234", "2.10rc1".
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
         raise ImportError(
             f"torch {torch.__version__} is too old for stridedview: found "
             f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
         )
+    _hide_from_dynamo(torch)
+
+
+def _hide_from_dynamo(torch):
+    """Keep torch.compile from tracing this module, and what it calls.
+
+    Within a compiled function Dynamo looks at every Python frame that begins, ours too. It
+    would compile each for each kind of tensor, and hand them numbers in place of ``id``.
+    """
+    try:
+        dynamo = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameAction.SKIP
+        strategy = dynamo._FrameExecStrategy(skip, skip)
+        for function in HIDDEN_FROM_DYNAMO:
+            dynamo.set_code_exec_strategy(function.__code__, strategy)
+    except AttributeError:
+        pass  # another torch's Dynamo: it costs time, and the results are the same
+
+
+def _undisturbed(function):
+    """Return what ``function()`` gives in a thread of its own.
+
+    The first tensor may be seen within a transform, a mode or a default device, all of
+    which change what torch makes. They belong to their thread.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def library(torch, name):
@@ -45,8 +75,12 @@ def stands_behind_header(tensor):
 
     Follows no pointer of torch's: it compares the word there with what torch says.
     """
-    address = id(tensor) + object.__basicsize__
-    return ctypes.c_void_p.from_address(address).value == tensor._cdata
+
+    def compare_words():
+        address = id(tensor) + object.__basicsize__
+        return ctypes.c_void_p.from_address(address).value == tensor._cdata
+
+    return _undisturbed(compare_words)
 
 
 def _word(torch, *names):
@@ -80,7 +114,7 @@ def _samples(torch):
     plain = torch.arange(12.0).reshape(3, 4)
     with torch.inference_mode():
         inference = torch.empty(2)
-    found = [
+    return [
         plain,
         plain[1:, ::2],
         torch.empty(0),
@@ -94,7 +128,6 @@ def _samples(torch):
         torch.eye(3).to_sparse(),
         torch.empty(3, device="meta"),
     ]
-    return found
 
 
 def find_key_offset(torch):
@@ -103,14 +136,18 @@ def find_key_offset(torch):
     The word that torch tells for each sample is searched in the sample's memory; one
     position must hold it in all of them.
     """
-    positions = set(range(WORDS_SEARCHED))
     try:
-        for tensor in _samples(torch):
-            word = torch._C._dispatch_keys(tensor).raw_repr()
-            words = (ctypes.c_uint64 * WORDS_SEARCHED).from_address(tensor._cdata)
-            positions &= {index for index in positions if words[index] == word}
+        return _undisturbed(lambda: _search(torch, _samples(torch)))
     except (AttributeError, RuntimeError):
         return -1
+
+
+def _search(torch, samples):
+    positions = set(range(WORDS_SEARCHED))
+    for tensor in samples:
+        word = torch._C._dispatch_keys(tensor).raw_repr()
+        words = (ctypes.c_uint64 * WORDS_SEARCHED).from_address(tensor._cdata)
+        positions &= {index for index in positions if words[index] == word}
     return positions.pop() * 8 if len(positions) == 1 else -1
 
 
@@ -127,6 +164,13 @@ def compare(torch, facts):
     str
         "" if all agree, else what does not.
     """
+    try:
+        return _undisturbed(lambda: _compare(torch, facts))
+    except (BufferError, RuntimeError, TypeError) as error:
+        return f"the C ABI cannot be compared with torch: {error}"
+
+
+def _compare(torch, facts):
     base = torch.arange(24, dtype=torch.int32).reshape(2, 3, 4)
     for tensor in (
         base,
@@ -155,9 +199,15 @@ def check(tensor):
         Naming the kind and what to do.
     """
     torch = sys.modules["torch"]
-    _check_wrapped(torch, tensor)
-    _check_storage_kind(torch, tensor)
-    _check_pending(torch, tensor)
+    # A subclass's __torch_function__ is not asked: it may answer anything.
+    with torch._C.DisableTorchFunctionSubclass():
+        _check_wrapped(torch, tensor)
+        _check_storage_kind(torch, tensor)
+        _check_pending(tensor)
+        _check_device(tensor)
+
+
+def _check_device(tensor):
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(
             f"the tensor is on device {tensor.device}, which CUDA cannot address; "
@@ -181,10 +231,11 @@ def _check_wrapped(torch, tensor):
         )
     if torch._is_functional_tensor(tensor):
         raise TypeError("the tensor is functionalized: the launch is being traced")
+    if tensor.is_nested:
+        raise TypeError("the tensor is nested; pass x.values() and its offsets")
     if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
-        advice = (
-            "pass x.to_local()" if hasattr(tensor, "to_local") else "pass the tensor it wraps"
-        )
+        has_local = hasattr(tensor, "to_local")
+        advice = "pass x.to_local()" if has_local else "pass the tensor it wraps"
         raise TypeError(
             f"{kind.__module__}.{kind.__qualname__} is a wrapper subclass "
             f"(it defines __torch_dispatch__); {advice}"
@@ -192,8 +243,6 @@ def _check_wrapped(torch, tensor):
 
 
 def _check_storage_kind(torch, tensor):
-    if tensor.is_nested:
-        raise TypeError("the tensor is nested; pass x.values() and its offsets")
     if tensor.is_quantized:
         raise TypeError("the tensor is quantized; pass x.int_repr() or x.dequantize()")
     if tensor.is_mkldnn:
@@ -207,7 +256,7 @@ def _check_storage_kind(torch, tensor):
         raise TypeError("a meta tensor has no memory; make it on a device")
 
 
-def _check_pending(torch, tensor):
+def _check_pending(tensor):
     if tensor.is_conj():
         raise TypeError(
             "the tensor's conjugation is pending (its memory holds the values before "
@@ -230,3 +279,15 @@ def is_plain_type(kind):
     """
     torch = sys.modules["torch"]
     return kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+# All that are called from outside; what they call is hidden with them.
+HIDDEN_FROM_DYNAMO = (
+    check,
+    compare,
+    find_key_offset,
+    is_plain_type,
+    key_words,
+    library,
+    stands_behind_header,
+)

@@ -1,0 +1,222 @@
+"""What torch tensors are taken and refused, by the route that this process uses.
+
+The module runs twice: as it is, through torch's C ABI, and by test_torch_route in a child
+process, through the exchange API that the environment asks for.
+"""
+
+import os
+import sys
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stridedview import _torch, from_any, from_many  # noqa: E402
+from tests.torch_kinds import DTYPES, FREED, PLAIN, REFUSED, Renaming, waves  # noqa: E402
+
+ASKED = os.environ.get("STRIDEDVIEW_TORCH_ROUTE", "")
+ROUTE = "exchange API" if ASKED == "exchange" else "C ABI"
+
+
+def assert_same(view, tensor):
+    """Compare a view with what torch says of a tensor."""
+    assert view.shape == tuple(tensor.shape)
+    assert view.strides_in_items == tensor.stride()
+    assert view.dtype_name == str(tensor.dtype).removeprefix("torch.")
+    assert view.itemsize == tensor.itemsize
+    assert view.device == (
+        (1, 0) if tensor.device.type == "cpu" else (2, tensor.device.index)
+    )
+    assert not view.readonly
+    if tensor.numel():
+        assert view.ptr == tensor.data_ptr()
+
+
+# ---- by kind ----
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_tensor_when_its_memory_is_its_own_then_the_view_is_the_same(kind):
+    tensor = PLAIN[kind]()
+    view = from_any(tensor)
+    assert_same(view, tensor)
+    assert view.owner is tensor
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_tensor_when_its_memory_is_not_what_it_says_then_its_kind_is_named(kind, capfd):
+    make, match = REFUSED[kind]
+    tensor = make()
+    capfd.readouterr()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=match):
+            from_any(tensor)
+    with pytest.raises(TypeError, match="item 1: "):
+        from_many([torch.ones(2), tensor])
+    # torch's C ABI prints when it fails: the gate comes before it.
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", FREED)
+def test_tensor_when_its_storage_was_freed_or_shrunk_then_it_is_refused(kind, capfd):
+    tensor = FREED[kind]()
+    with pytest.raises(BufferError, match="freed"):
+        from_any(tensor)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tensor_when_of_any_dtype_then_the_view_has_it(name):
+    if not hasattr(torch, name):
+        pytest.skip(f"torch {torch.__version__} has no {name}")
+    dtype = getattr(torch, name)
+    tensor = torch.zeros(64, dtype=torch.uint8).view(dtype)
+    assert_same(from_any(tensor), tensor)
+
+
+NO_COUNTERPART = ["bits8", "bits16", "int4", "uint7"]
+
+
+@pytest.mark.xfail(bool(ASKED), reason="the exchange API says int8, or a C++ error")
+@pytest.mark.parametrize("name", NO_COUNTERPART)
+def test_tensor_when_its_dtype_has_no_counterpart_then_it_is_refused(name):
+    tensor = torch.empty(4, dtype=getattr(torch, name))
+    with pytest.raises(TypeError):
+        from_any(tensor)
+
+
+@pytest.mark.xfail(reason="torch's number of the scalar type is named, not the dtype")
+def test_tensor_when_its_dtype_has_no_counterpart_then_the_dtype_is_named():
+    with pytest.raises(TypeError, match=r"bits8"):
+        from_any(torch.empty(4, dtype=torch.bits8))
+
+
+def test_tensor_when_of_65_axes_then_it_is_refused():
+    with pytest.raises(BufferError, match="65 axes"):
+        from_any(torch.ones((1,) * 65))
+
+
+@pytest.mark.xfail(reason="the storage's size is asked through Python methods")
+def test_tensor_when_a_subclass_redirects_its_methods_then_none_is_asked():
+    tensor = torch.arange(3.0).as_subclass(Renaming)
+    assert from_any(tensor).shape == (3,)
+
+
+def test_tensor_when_a_subclass_redirects_its_methods_then_its_kind_is_still_told():
+    tensor = waves().conj().as_subclass(Renaming)
+    with pytest.raises(TypeError, match="conjugation is pending"):
+        from_any(tensor)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("strides", [None, (1, 3)])
+@pytest.mark.standin
+def test_tensor_when_on_a_cuda_device_then_the_view_is_there(driver, device, strides):
+    memory = driver.allocate(64)
+    tensor = driver.torch_tensor(
+        (3, 4), torch.float32, strides, pointer=memory, device=device
+    )
+    view = from_any(tensor)
+    assert_same(view, tensor)
+    assert view.device == (2, device)
+    assert_same(from_any(torch.nn.Parameter(tensor)), tensor)
+    driver.free(memory)
+
+
+@pytest.mark.standin
+def test_tensor_when_misaligned_on_a_device_then_it_is_refused_and_on_the_host_taken(
+    driver,
+):
+    memory = driver.allocate(64)
+    tensor = driver.torch_tensor((3,), torch.float32, pointer=memory + 2)
+    with pytest.raises(BufferError, match="not aligned to the 4 bytes of float32"):
+        from_any(tensor)
+    driver.free(memory)
+    odd = torch.frombuffer(bytearray(9), dtype=torch.float32, count=2, offset=1)
+    assert from_any(odd).ptr == odd.data_ptr()
+
+
+def test_tensor_when_of_a_distributed_mesh_then_to_local_is_advised(tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_gloo_available():
+        pytest.skip("torch was built without gloo")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    place = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+    try:
+        tensor = distribute_tensor(
+            torch.ones(4), init_device_mesh("cpu", (1,)), [Replicate()]
+        )
+        for one in (tensor, torch.nn.Parameter(tensor)):
+            with pytest.raises(TypeError, match=r"DTensor is a wrapper.*to_local"):
+                from_any(one)
+        assert_same(from_any(tensor.to_local()), tensor.to_local())
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_tensor_when_within_a_compiled_function_then_it_is_the_real_one():
+    @torch.compile(backend="eager")
+    def compute(x):
+        y = x + 1
+        return y, from_any(y)
+
+    tensor, view = compute(torch.ones(3))
+    assert_same(view, tensor)
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_tensor_when_traced_without_memory_then_it_is_refused(mode):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def compute(x):
+        with pytest.raises(TypeError, match="FakeTensor"):
+            from_any(x)
+        return x + 1
+
+    make_fx(compute, tracing_mode=mode)(torch.ones(3))
+
+
+def test_write_when_a_tensor_was_copied_lazily_then_only_that_one_changes():
+    first = torch.zeros(3)
+    second = first._lazy_clone()
+    import numpy as np
+
+    np.asarray(from_any(second))[:] = 7
+    assert (first.tolist(), second.tolist()) == ([0] * 3, [7] * 3)
+
+
+# ---- lifetime ----
+
+
+def test_tensor_when_a_view_lives_then_it_is_kept_and_no_longer():
+    tensor = torch.ones(4)
+    watch = weakref.ref(tensor)
+    view = from_any(tensor)[1:]
+    del tensor
+    assert watch() is not None
+    del view
+    assert watch() is None
+
+
+def test_tensor_when_refused_then_it_is_not_kept():
+    for make, _ in (REFUSED["conj"], REFUSED["sparse_coo"], REFUSED["meta"]):
+        tensor = make()
+        before = sys.getrefcount(tensor)
+        with pytest.raises(TypeError):
+            from_any(tensor)
+        assert sys.getrefcount(tensor) == before
+
+
+# ---- the route ----
+
+
+def test_route_when_chosen_then_it_is_told_with_its_reason():
+    name, reason = _torch.route()
+    assert name == ROUTE
+    assert reason == (
+        "asked for by STRIDEDVIEW_TORCH_ROUTE" if ASKED else "self-check passed"
+    )
