@@ -62,6 +62,9 @@ setup(
     # an editable install alike.
     data_files=[("../purelib", ["stridedview_enable.pth"])],
     ext_modules=cythonize(
-        extensions(), compiler_directives=DIRECTIVES, force=DEBUG or SANITIZE
+        extensions(),
+        compiler_directives=DIRECTIVES,
+        force=DEBUG or SANITIZE,
+        nthreads=int(os.environ.get("STRIDEDVIEW_BUILD_JOBS", "0")),
     ),
 )

@@ -9,17 +9,23 @@ before anything else happens. A managed tensor is owned and given back once.
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_SetName
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy
 
 from stridedview._dlpack cimport (
     DLPACK_FLAG_BITMASK_READ_ONLY, DLPACK_MAJOR, DLManagedTensor,
-    DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, kDLCUDA,
+    DLManagedTensorVersioned, DLPackExchangeAPI, DLPackExchangeAPIHeader, DLTensor, kDLCPU,
+    kDLCUDA, kDLCUDAHost, kDLCUDAManaged,
 )
 from stridedview._dtype cimport dtype_facts, dtype_from_dlpack
 from stridedview._layout cimport MAX_NDIM
 from stridedview._source cimport Source, check_source
 from stridedview._view cimport FAMILY_EXCHANGE, NO_STREAM
+
+cdef enum:
+    # Majors that a type chains: there is one so far, and a chain that does not end would
+    # be followed for ever.
+    APIS_WALKED = 16
 
 cdef const char* EXCHANGE = "dlpack_exchange_api"
 cdef const char* VERSIONED = "dltensor_versioned"
@@ -44,13 +50,16 @@ cdef DLPackExchangeAPI* find_exchange(object type_) except? NULL:
     A type may publish a newer major version and chain older ones behind it.
     """
     cdef DLPackExchangeAPIHeader* header
+    cdef int walked
     capsule = getattr(type_, "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, EXCHANGE):
         return NULL
     header = <DLPackExchangeAPIHeader*>PyCapsule_GetPointer(capsule, EXCHANGE)
-    while header is not NULL and header.version.major != DLPACK_MAJOR:
+    for walked in range(APIS_WALKED):
+        if header is NULL or header.version.major == DLPACK_MAJOR:
+            return <DLPackExchangeAPI*>header
         header = header.prev_api
-    return <DLPackExchangeAPI*>header
+    return NULL
 
 
 cdef int set_exchange_family(int family, DLPackExchangeAPI* api) except -1:
@@ -95,16 +104,40 @@ cdef int _raise_set_error() except *:
     return -1 if PyErr_Occurred() is not NULL else 0
 
 
+cdef int _check_device(int32_t device_type, int32_t device_id) except -1:
+    if device_type not in (kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged):
+        raise BufferError(
+            f"its memory is of DLPack device type {device_type}, which CUDA cannot address; "
+            "copy it to the host or to a CUDA device")
+    if device_id < 0 and device_type != kDLCPU:
+        raise BufferError(f"its device id {device_id} is negative")
+    return 0
+
+
+cdef void* _pointer(const DLTensor* tensor) except? NULL:
+    # NULL stays NULL, wherever the producer says that the data begins.
+    cdef uintptr_t address = <uintptr_t>tensor.data
+    if address == 0:
+        return NULL
+    if tensor.byte_offset > ~<uintptr_t>0 - address:
+        raise BufferError(
+            f"its byte_offset {tensor.byte_offset} leads beyond the end of memory")
+    return <void*>(address + <uintptr_t>tensor.byte_offset)
+
+
 cdef int source_from_dltensor(Source* source, const DLTensor* tensor) except -1:
     source.dtype = dtype_from_dlpack(
         tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
-    source.data = <char*>tensor.data + tensor.byte_offset
+    _check_device(tensor.device.device_type, tensor.device.device_id)
+    source.data = _pointer(tensor)
     source.ndim = tensor.ndim
     source.shape = tensor.shape
     source.strides = tensor.strides
     source.unit = dtype_facts[source.dtype].itemsize
     source.device_type = tensor.device.device_type
-    source.device_id = tensor.device.device_id
+    # There is one host.
+    source.device_id = (
+        0 if tensor.device.device_type == kDLCPU else tensor.device.device_id)
     source.stream = NO_STREAM
     source.is_readonly = False
     return check_source(source)
@@ -140,12 +173,25 @@ cdef int exchange_import(DLPackExchangeAPI* api, PyObject* producer, Source* sou
         return exchange_borrow(api, producer, source)
     _call(api.managed_tensor_from_py_object_no_sync(producer, &tensor),
           "managed_tensor_from_py_object_no_sync")
+    if tensor is NULL:
+        raise BufferError("the producer's managed_tensor_from_py_object_no_sync gave nothing")
     return _own(source, tensor)
+
+
+cdef int _check_version(const DLManagedTensorVersioned* tensor) except -1:
+    if tensor.version.major != DLPACK_MAJOR:
+        raise BufferError(
+            f"its tensor has DLPack version {tensor.version.major}."
+            f"{tensor.version.minor}; version {DLPACK_MAJOR} is understood")
+    return 0
 
 
 cdef int _own(Source* source, DLManagedTensorVersioned* tensor) except -1:
     cdef Managed managed = Managed.__new__(Managed)
+    # Owned first: the deleter stands at the same place in every version, so that a tensor
+    # that is refused is given back too.
     managed.tensor = tensor
+    _check_version(tensor)
     source_from_dltensor(source, &tensor.dl_tensor)
     source.is_readonly = (tensor.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0
     Py_INCREF(managed)
@@ -158,10 +204,6 @@ cdef int capsule_import(object capsule, Source* source) except -1:
     cdef DLManagedTensorVersioned* versioned
     if PyCapsule_IsValid(capsule, VERSIONED):
         versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
-        if versioned.version.major != DLPACK_MAJOR:
-            raise BufferError(
-                f"its capsule has DLPack version {versioned.version.major}."
-                f"{versioned.version.minor}; version {DLPACK_MAJOR} is understood")
         PyCapsule_SetName(capsule, "used_dltensor_versioned")
         return _own(source, versioned)
     if not PyCapsule_IsValid(capsule, LEGACY):

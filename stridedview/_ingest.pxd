@@ -21,6 +21,7 @@ cdef enum:
     ROUTE_CAI = 10
     ROUTE_HOST = 11
     ROUTE_REFUSED = 12
+    ROUTE_JAX = 13              # DLPack, and never written
 
 
 # Return the route of a type, classifying it on first sight. `sample` is an instance.

@@ -1,7 +1,7 @@
 """The one table of producers: exact type -> importer, filled on first sight of a type.
 
-Owns which route an object takes and the routes that read Python attributes; torch's and
-the exchange API's are in their own modules. Every route ends in the same ``Source`` and
+Owns which route an object takes and the routes that read a library's own attributes; those
+of torch, of the exchange API and of the Python-level protocols are in their own modules. Every route ends in the same ``Source`` and
 passes the same checks.
 """
 
@@ -12,20 +12,19 @@ from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
 from stridedview._dlpack cimport (
     DLPackExchangeAPI, kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged,
 )
-from stridedview._driver cimport (
-    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CUDA_SUCCESS, driver, require_driver,
-)
-from stridedview._dtype cimport dtype_facts, dtype_from_numpy
-from stridedview._exchange cimport (
-    capsule_import, exchange_family, exchange_import, find_exchange,
-)
+from stridedview._dtype cimport dtype_facts
+from stridedview._exchange cimport exchange_family, exchange_import, find_exchange
 from stridedview._layout cimport intern_layout
+from stridedview._protocol cimport (
+    cuda_interface_source, dlpack_source, dtype_id_of, host_interface_source, not_an_array,
+)
 from stridedview._source cimport Source, check_source, read_shape
 from stridedview._torch cimport require_torch, torch_check_storage, torch_source
 from stridedview._view cimport (
     FAMILY_CUPY, FAMILY_NONE, FAMILY_NUMBA, NO_STREAM, StridedView, make_view,
 )
 
+import importlib
 import sys
 
 import numpy as np
@@ -43,8 +42,7 @@ cdef enum:
 
 cdef dict _routes = {}          # type -> route
 cdef dict _reasons = {}         # type -> why it is refused, or how it is read
-cdef dict _exchange_apis = {}   # type -> address of its exchange API
-cdef dict _dtype_ids = {}       # producer's dtype object or typestr -> id
+cdef dict _exchange_apis = {}   # type -> address of its exchange API, 0 if it has none
 
 
 cdef int route_of(PyTypeObject* type_, PyObject* sample) except -1:
@@ -62,13 +60,21 @@ cdef int _classify(object type_, object sample) except -1:
     route, reason = _choose(type_, sample)
     # A torch that is imported later must be seen: what is no array now is asked again.
     if route != ROUTE_NONE or type_.__module__ == "builtins":
-        _routes[type_] = route
         _reasons[type_] = reason
+        _routes[type_] = route
     return route
 
 
+cdef DLPackExchangeAPI* _exchange_of(object type_) except? NULL:
+    # Found again if another thread has emptied the table since the type was classified.
+    address = _exchange_apis.get(type_)
+    if address is None:
+        address = <uintptr_t>find_exchange(type_)
+        _exchange_apis[type_] = address
+    return <DLPackExchangeAPI*><uintptr_t>address
+
+
 cdef tuple _choose(object type_, object sample):
-    cdef DLPackExchangeAPI* api
     if type_ is StridedView:
         return ROUTE_VIEW, "own fields"
     torch = sys.modules.get("torch")
@@ -77,9 +83,7 @@ cdef tuple _choose(object type_, object sample):
     known = _choose_known(type_)
     if known is not None:
         return known
-    api = find_exchange(type_)
-    if api is not NULL:
-        _exchange_apis[type_] = <uintptr_t>api
+    if _exchange_of(type_) is not NULL:
         return ROUTE_EXCHANGE, "exchange API"
     return _choose_protocol(type_, sample)
 
@@ -90,49 +94,59 @@ cdef tuple _choose_torch(object torch, object type_):
         return ROUTE_REFUSED, "uninitialized"
     if not _torch_gate.is_plain_type(type_):
         return ROUTE_REFUSED, "wrapper subclass"
-    name, reason = _torch.route()
-    return ROUTE_TORCH, name
+    return ROUTE_TORCH, ": ".join(_torch.route())
 
 
 cdef tuple _choose_known(object type_):
-    module = type_.__module__.partition(".")[0]
     if issubclass(type_, np.ma.MaskedArray):
         return ROUTE_REFUSED, "masked"
-    if module == "cuda":
-        if type_.__name__ == "StridedMemoryView":
-            api = find_exchange(type_)
-            if api is not NULL:
-                _exchange_apis[type_] = <uintptr_t>api
-            return ROUTE_MEMORY_VIEW, "its fields"
-        if any(base.__name__ == "Buffer" for base in type_.__mro__):
-            return ROUTE_BUFFER, "its fields"
-    if module == "cupy" and type_.__name__ == "ndarray":
+    if _derives(type_, "cuda", "StridedMemoryView"):
+        return ROUTE_MEMORY_VIEW, "its fields"
+    if _derives(type_, "cuda", "Buffer"):
+        return ROUTE_BUFFER, "its fields"
+    if _derives(type_, "cupy", "ndarray"):
         return ROUTE_CUPY, "its attributes"
-    if getattr(type_, "__cuda_ndarray__", False):
+    if _derives(type_, "jaxlib", "ArrayImpl"):
+        return ROUTE_JAX, "DLPack capsule, read-only"
+    # The simulator's arrays say so too, but have no address on a device.
+    if getattr(type_, "__cuda_ndarray__", False) and hasattr(type_, "device_ctypes_pointer"):
         return ROUTE_NUMBA, "its attributes"
     if issubclass(type_, (np.ndarray, np.void)):
         return ROUTE_HOST, "array interface"
     return None
 
 
+cdef bint _derives(object type_, str package, str name) except -1:
+    # By name, so that no package is imported to ask; a class's module may be anything.
+    for base in type_.__mro__:
+        if base.__name__ == name and isinstance(base.__module__, str) and (
+            base.__module__.partition(".")[0] == package
+        ):
+            return True
+    return False
+
+
 cdef tuple _choose_protocol(object type_, object sample):
-    # A scalar of NumPy's has an array interface but is a number here.
-    if issubclass(type_, np.generic):
+    # A scalar of NumPy's has an array interface but is a number here; a class has the
+    # attributes of its instances, and is no array.
+    if issubclass(type_, (np.generic, type)):
         return ROUTE_NONE, ""
-    if hasattr(type_, "__cuda_array_interface__") or _has(sample, "__cuda_array_interface__"):
+    if _has(type_, sample, "__cuda_array_interface__"):
         return ROUTE_CAI, "CUDA array interface"
-    if hasattr(type_, "__dlpack__"):
+    if _has(type_, sample, "__dlpack__"):
         return ROUTE_DLPACK, "DLPack capsule"
-    if hasattr(type_, "__array_interface__"):
+    if _has(type_, sample, "__array_interface__"):
         return ROUTE_HOST, "array interface"
     return ROUTE_NONE, ""
 
 
-cdef bint _has(object sample, str name) except -1:
-    # Some frameworks raise from the property for arrays on the host.
+cdef bint _has(object type_, object sample, str name) except -1:
+    # A class says with None that it does not speak a protocol of its base. Some frameworks
+    # raise from the property for arrays of the other kind: then the class has it.
     try:
-        return hasattr(sample, name)
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        return getattr(type_, name, None) is not None or (
+            getattr(sample, name, None) is not None)
+    except (BufferError, RuntimeError, TypeError, ValueError):
         return False
 
 
@@ -156,17 +170,22 @@ cdef int _import_foreign(int route, object producer, Source* source) except -1:
     if route == ROUTE_EXCHANGE:
         return _from_exchange(producer, source)
     if route == ROUTE_CAI:
-        return _from_cai(producer, source)
+        return cuda_interface_source(producer, source)
     if route == ROUTE_DLPACK:
-        return _from_dlpack(producer, source)
+        return dlpack_source(producer, source)
+    if route == ROUTE_JAX:
+        dlpack_source(producer, source)
+        # Its arrays are immutable, which its capsules of the old form cannot say.
+        source.is_readonly = True
+        return 0
     if route == ROUTE_MEMORY_VIEW:
         return _from_memory_view(producer, source)
     if route == ROUTE_BUFFER:
         return _from_buffer(producer, source)
     if route == ROUTE_HOST:
-        return _from_host(producer, source)
+        return host_interface_source(producer, source)
     _refuse(producer)
-    raise TypeError(f"{type(producer).__qualname__} is not an array")
+    raise TypeError(not_an_array(producer))
 
 
 cdef int _refuse(object producer) except -1:
@@ -194,41 +213,24 @@ cdef int _from_view(StridedView view, Source* source) except -1:
     return 0
 
 
-cdef int _dtype_id(object dtype) except -1:
-    # Keyed on the producer's dtype object: NumPy's hash by value, and dtypes are few.
-    found = _dtype_ids.get(dtype)
-    if found is not None:
-        return found
-    cdef int id = dtype_from_numpy(np.dtype(dtype))
-    # Not a struct's: NumPy calls an aligned and an unaligned one of the same fields equal.
-    if len(_dtype_ids) < TYPES_KEPT and getattr(dtype, "names", None) is None:
-        _dtype_ids[dtype] = id
-    return id
-
-
 cdef int _from_cupy(object array, Source* source) except -1:
     data = array.data
-    source.dtype = _dtype_id(array.dtype)
+    source.dtype = dtype_id_of(array.dtype)
     read_shape(source, array.shape, array.strides)
     source.data = <void*><uintptr_t>data.ptr
     source.device_type = kDLCUDA
     source.device_id = data.device_id
     source.family = FAMILY_CUPY
-    return _check_filled(source)
-
-
-cdef int _check_filled(Source* source) except -1:
-    # Zero-size arrays of these producers have pointer 0; the others are as foreign as any.
     return check_source(source)
 
 
 cdef int _from_numba(object array, Source* source) except -1:
     pointer = array.device_ctypes_pointer.value
     stream = array.stream
-    source.dtype = _dtype_id(array.dtype)
+    source.dtype = dtype_id_of(array.dtype)
     read_shape(source, array.shape, array.strides)
     source.data = <void*><uintptr_t>(pointer or 0)
-    source.device_type = kDLCUDA
+    source.device_type = _numba_device_type(array, pointer)
     source.device_id = _numba_device(array)
     source.family = FAMILY_NUMBA
     if stream is not None and not isinstance(stream, int):
@@ -236,6 +238,14 @@ cdef int _from_numba(object array, Source* source) except -1:
     elif stream:
         source.stream = stream
     return check_source(source)
+
+
+cdef int _numba_device_type(object array, object pointer) except -1:
+    # Mapped and managed arrays are NumPy arrays of the same memory, at the same address
+    # wherever the driver could arrange it.
+    if not isinstance(array, np.ndarray) or array.ctypes.data != pointer:
+        return kDLCUDA
+    return kDLCUDAManaged if _derives(type(array), "numba", "ManagedNDArray") else kDLCUDAHost
 
 
 cdef int _numba_device(object array) except -1:
@@ -251,17 +261,17 @@ cdef intptr_t _stream_handle(object stream) except? -1:
 
 
 cdef int _from_exchange(object producer, Source* source) except -1:
-    cdef DLPackExchangeAPI* api = <DLPackExchangeAPI*><uintptr_t>_exchange_apis[type(producer)]
+    cdef DLPackExchangeAPI* api = _exchange_of(type(producer))
     exchange_import(api, <PyObject*>producer, source)
     source.family = exchange_family(api)
     return 0
 
 
 cdef int _from_memory_view(object view, Source* source) except -1:
-    address = _exchange_apis.get(type(view))
-    if address is not None:
+    cdef DLPackExchangeAPI* api = _exchange_of(type(view))
+    if api is not NULL:
         try:
-            exchange_import(<DLPackExchangeAPI*><uintptr_t>address, <PyObject*>view, source)
+            exchange_import(api, <PyObject*>view, source)
         except (BufferError, TypeError):
             pass        # a structured dtype, which DLPack cannot say: read its fields
         else:
@@ -272,7 +282,7 @@ cdef int _from_memory_view(object view, Source* source) except -1:
 cdef int _from_memory_view_fields(object view, Source* source) except -1:
     dtype = view.dtype
     strides = view.strides
-    source.dtype = _dtype_id(dtype)
+    source.dtype = dtype_id_of(dtype)
     read_shape(source, view.shape, strides)
     source.unit = dtype_facts[source.dtype].itemsize
     source.data = <void*><uintptr_t>view.ptr
@@ -283,88 +293,13 @@ cdef int _from_memory_view_fields(object view, Source* source) except -1:
 
 
 cdef int _from_buffer(object buffer, Source* source) except -1:
-    source.dtype = _dtype_id(np.dtype("u1"))
+    device_type, device_id = buffer.__dlpack_device__()
+    source.dtype = dtype_id_of(np.dtype("u1"))
     read_shape(source, (buffer.size,), None)
-    source.data = <void*><uintptr_t>int(buffer.handle)
-    source.device_type = kDLCUDA if buffer.is_device_accessible else kDLCPU
-    source.device_id = max(buffer.device_id, 0)
-    return check_source(source)
-
-
-cdef int _from_cai(object producer, Source* source) except -1:
-    interface = producer.__cuda_array_interface__
-    if interface.get("mask") is not None:
-        raise TypeError("masked arrays are not supported; pass the data and the mask apart")
-    source.dtype = _dtype_id(_interface_dtype(interface))
-    read_shape(source, interface["shape"], interface.get("strides"))
-    pointer, readonly = interface["data"]
-    source.data = <void*><uintptr_t>(pointer or 0)
-    source.is_readonly = bool(readonly)
-    source.stream = _cai_stream(interface)
-    source.device_type = kDLCUDA
-    source.device_id = pointer_device(source.data)
-    return check_source(source)
-
-
-cdef object _interface_dtype(dict interface):
-    typestr = interface["typestr"]
-    if typestr[1] == "V" and interface.get("descr"):
-        return np.dtype(interface["descr"])
-    return typestr
-
-
-cdef intptr_t _cai_stream(dict interface) except? -1:
-    stream = interface.get("stream")
-    if stream is None or interface.get("version", 3) < 3:
-        return NO_STREAM
-    if stream == 0:
-        raise ValueError(
-            "stream 0 is ambiguous in __cuda_array_interface__ and not allowed; the "
-            "producer must say 1 (legacy default) or 2 (per-thread default)")
-    return stream
-
-
-cdef int pointer_device(void* pointer) except -1:
-    """Return the ordinal of the device that a pointer belongs to."""
-    cdef int ordinal = 0
-    if pointer is NULL:
-        return 0
-    require_driver()
-    if driver.cuPointerGetAttribute(
-        &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, <uintptr_t>pointer
-    ) != CUDA_SUCCESS:
-        raise BufferError(
-            f"its pointer {<uintptr_t>pointer:#x} is not known to the CUDA driver: it is "
-            "host memory, or was freed")
-    return ordinal
-
-
-cdef int _from_dlpack(object producer, Source* source) except -1:
-    device_type, device_id = producer.__dlpack_device__()
-    # 1 is the legacy default stream; host producers take no stream.
-    stream = 1 if int(device_type) in (kDLCUDA, kDLCUDAManaged) else None
-    try:
-        capsule = producer.__dlpack__(stream=stream, max_version=(1, 3))
-    except TypeError:
-        capsule = producer.__dlpack__(stream=stream)        # before DLPack 1.0
-    capsule_import(capsule, source)
-    if stream is not None:
-        source.stream = stream
-    return 0
-
-
-cdef int _from_host(object producer, Source* source) except -1:
-    interface = producer.__array_interface__
-    dtype = getattr(producer, "dtype", None)
-    if dtype is None:
-        dtype = _interface_dtype(interface)
-    source.dtype = _dtype_id(dtype)
-    read_shape(source, interface["shape"], interface.get("strides"))
-    pointer, readonly = interface["data"]
-    source.data = <void*><uintptr_t>pointer
-    source.is_readonly = bool(readonly)
-    source.device_type = kDLCPU
-    source.device_id = 0
+    # A closed one has neither handle nor size.
+    source.data = <void*><uintptr_t>int(buffer.handle or 0)
+    source.device_type = device_type
+    source.device_id = max(device_id, 0)
     return check_source(source)
 
 
@@ -392,14 +327,13 @@ cdef StridedView as_view(object producer):
     if route == ROUTE_VIEW:
         return <StridedView>producer
     if route == ROUTE_NONE:
-        raise TypeError(
-            f"{type(producer).__module__}.{type(producer).__qualname__} is not an array: it "
-            "has none of __dlpack__, __cuda_array_interface__ and __array_interface__")
+        raise TypeError(not_an_array(producer))
     source.keep = NULL
     try:
         import_source(route, <PyObject*>producer, &source)
         if route == ROUTE_TORCH:
             torch_check_storage(<PyObject*>producer, &source)
+            check_source(&source)
         return view_from_source(&source, producer)
     finally:
         release(&source)
@@ -454,13 +388,28 @@ def from_many(objs, *, stream=None):
     for obj in objs:
         try:
             views.append(as_view(obj))
-        except (BufferError, TypeError, ValueError, OverflowError) as error:
-            raise type(error)(f"item {index}: {error}") from error
+        except _REFUSALS as error:
+            # The plain class: those derived from it may want other arguments.
+            kind = next(kind for kind in _REFUSALS if isinstance(error, kind))
+            raise kind(f"item {index}: {error}") from error
         index += 1
     if stream is not None:
-        for view in views:
-            _order(view, stream)
+        _order_many(views, stream)
     return views
+
+
+_REFUSALS = (BufferError, TypeError, ValueError, OverflowError)
+
+
+cdef int _order_many(list views, object stream) except -1:
+    cdef StridedView view
+    cdef set ordered = set()
+    for view in views:
+        source = (view.device_type, view.device_id, view.family, view.stream_handle)
+        if source not in ordered:
+            ordered.add(source)
+            _order(view, stream)
+    return 0
 
 
 # Set by _stream, which stands above this module.
@@ -474,6 +423,8 @@ def set_order_hook(hook):
 
 
 cdef int _order(StridedView view, object stream) except -1:
+    if _order_hook is None:
+        importlib.import_module("stridedview._stream")
     _order_hook(view, stream)
     return 0
 
@@ -490,13 +441,13 @@ def routes():
         ROUTE_NONE: "not an array", ROUTE_REFUSED: "refused", ROUTE_TORCH: "torch",
         ROUTE_VIEW: "own", ROUTE_MEMORY_VIEW: "StridedMemoryView", ROUTE_BUFFER: "Buffer",
         ROUTE_CUPY: "CuPy", ROUTE_NUMBA: "Numba device array", ROUTE_EXCHANGE: "exchange API",
-        ROUTE_DLPACK: "DLPack", ROUTE_CAI: "CUDA array interface", ROUTE_HOST: "host",
+        ROUTE_DLPACK: "DLPack", ROUTE_JAX: "JAX", ROUTE_CAI: "CUDA array interface", ROUTE_HOST: "host",
     }
     return [
         {
             "producer": f"{kind.__module__}.{kind.__qualname__}",
             "route": names[route],
-            "reason": _reasons[kind],
+            "reason": _reasons.get(kind, ""),
         }
         for kind, route in list(_routes.items())
         if route != ROUTE_NONE

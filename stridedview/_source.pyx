@@ -4,8 +4,11 @@ Owns the struct ``Source`` and the one funnel for byte offsets, NULL strides, ex
 overflow and alignment. It knows no producer: ``_torch`` and ``_ingest`` fill the struct.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.number cimport PyIndex_Check, PyNumber_Index
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 
+from stridedview._dlpack cimport kDLCPU
 from stridedview._dtype cimport dtype_by_id, dtype_facts
 
 cdef enum:
@@ -29,22 +32,41 @@ cdef extern from *:
     bint mul_overflow "sv_mul_overflow"(long long a, long long b, long long* result) nogil
 
 
+cdef int64_t _as_int64(object value, str what) except? -1:
+    if not PyLong_CheckExact(value):
+        # Not every number: an extent of 4.0 is a producer's mistake.
+        if not PyIndex_Check(value):
+            raise TypeError(f"its {what} has a {type(value).__name__}, not an integer: {value!r}")
+        value = PyNumber_Index(value)
+    return PyLong_AsLongLong(value)
+
+
+cdef int _check_tuple(object value, str what) except -1:
+    # Lists too: producers hand them out, and the meaning is the same.
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(f"its {what} must be a tuple of integers, got {value!r}")
+    return 0
+
+
 cdef int read_shape(Source* source, object shape, object strides) except -1:
-    cdef Py_ssize_t ndim = len(shape)
-    cdef Py_ssize_t axis
+    cdef Py_ssize_t ndim, axis
+    _check_tuple(shape, "shape")
+    if strides is not None:
+        _check_tuple(strides, "strides")
+    ndim = len(shape)
     if ndim > MAX_NDIM:
         raise BufferError(f"an array of {ndim} axes is not supported; the most is {MAX_NDIM}")
     if strides is not None and len(strides) != ndim:
         raise BufferError(f"{ndim} extents but {len(strides)} strides")
     for axis in range(ndim):
-        source.scratch[axis] = shape[axis]
+        source.scratch[axis] = _as_int64(shape[axis], "shape")
     source.shape = source.scratch
     source.strides = NULL
     source.ndim = <int32_t>ndim
     source.unit = 1
     if strides is not None:
         for axis in range(ndim):
-            source.scratch[MAX_NDIM + axis] = strides[axis]
+            source.scratch[MAX_NDIM + axis] = _as_int64(strides[axis], "strides")
         source.strides = &source.scratch[MAX_NDIM]
     return 0
 
@@ -84,7 +106,8 @@ cdef int _check_pointer(Source* source) except -1:
     if address < FIRST_PAGE:
         raise BufferError(
             f"its pointer is {address:#x}: the memory was freed or never allocated")
-    if address & (alignment - 1):
+    # The host reads at any address, and a launch copies what is there.
+    if source.device_type != kDLCPU and address & (alignment - 1):
         raise BufferError(
             f"its pointer {address:#x} is not aligned to the {alignment} bytes of "
             f"{dtype_by_id(source.dtype).name}; pass a copy")

@@ -28,7 +28,7 @@ ORDER = [
     {"_source", "_managed", "_copyplan"},
     {"_view"},
     {"_exchange", "_export", "_device_copy", "_record"},
-    {"_torch"},
+    {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
     {"_launch", "_transfer", "_alloc"},
@@ -47,7 +47,7 @@ RANK = {name: rank for rank, names in enumerate(ORDER, start=1) for name in name
 
 FRAMEWORKS = {"numba", "numba_cuda", "torch", "cupy", "jax", "triton"}
 # The status command imports it to see whether the hook of the environment worked.
-MAY_IMPORT_NUMBA = {"numba_cuda", "_simulator", "_demo", "_status"}
+MAY_IMPORT_NUMBA = {"numba_cuda", "_simulator", "_demo", "_status", "_switch"}
 
 SOURCES = sorted(
     path

@@ -76,6 +76,11 @@ def check_signature(dispatcher, formals, args, strict):
     C and F arrays fit a formal of layout A, scalars convert, integers go to pointers, and
     arrays of the same width but another signedness fit with a warning unless ``strict``.
 
+    Returns
+    -------
+    bool
+        Whether all fit without a warning.
+
     Raises
     ------
     TypeError
@@ -86,18 +91,21 @@ def check_signature(dispatcher, formals, args, strict):
             f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
             f"arguments, got {len(args)}"
         )
+    fits = True
     for index, (formal, value) in enumerate(zip(formals, args, strict=True)):
         actual = _types.type_of(value)
         problem = _mismatch(formal, actual, strict)
         if problem:
             _refuse(dispatcher, index, _wanted(formal, actual, value, problem))
         if problem is None:
+            fits = False
             warnings.warn(
                 f"argument {index + 1}: {_types.describe(actual)} is taken as "
                 f"{_types.describe(formal)}, the signature's type of the same width",
                 StridedviewWarning,
                 stacklevel=2,
             )
+    return fits
 
 
 def _mismatch(formal, actual, strict):

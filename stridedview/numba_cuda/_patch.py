@@ -7,6 +7,7 @@ very same objects back. Nothing is replaced at import.
 from __future__ import annotations
 
 import inspect
+import operator
 import weakref
 
 from numba.cuda import args as numba_args
@@ -22,7 +23,8 @@ NumbaConfiguration = numba_dispatcher._LaunchConfiguration
 NumbaForAll = numba_dispatcher.ForAll
 
 _numba_call = NumbaConfiguration.__call__
-_adopted = weakref.WeakKeyDictionary()  # Numba's configuration -> ours
+# Numba's configuration -> (ours, what Numba's had when ours was made)
+_adopted = weakref.WeakKeyDictionary()
 
 
 def configure(self, griddim, blockdim, stream=0, sharedmem=0):
@@ -48,15 +50,26 @@ def make_configuration(dispatcher, args):
 
 def call_adopted(self, *args):
     """Launch a configuration that Numba made before the patch."""
-    ours = _adopted.get(self)
-    if ours is None:
-        handle = int(self.stream.handle)
-        ours = _launch.LaunchConfiguration(
-            self.dispatcher, self.griddim, self.blockdim, handle, self.sharedmem
-        )
-        ours.pre_launch_callbacks = self.pre_launch_callbacks
-        _adopted[self] = ours
-    return ours(*args)
+    found = _adopted.get(self)
+    state = (
+        self.griddim, self.blockdim, self.stream, self.sharedmem, self.pre_launch_callbacks
+    )
+    if found is None or not all(map(operator.is_, found[1], state)):
+        found = _adopted[self] = (_adopt(self), state)
+    return found[0](*args)
+
+
+def _adopt(configuration):
+    """Return one of ours like one of Numba's; they share their callbacks."""
+    ours = _launch.LaunchConfiguration(
+        configuration.dispatcher,
+        configuration.griddim,
+        configuration.blockdim,
+        int(configuration.stream.handle),
+        configuration.sharedmem,
+    )
+    ours.pre_launch_callbacks = configuration.pre_launch_callbacks
+    return ours
 
 
 def unpatched(configuration, args):

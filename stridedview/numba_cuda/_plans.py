@@ -8,6 +8,7 @@ no plan can take (host arrays, records, debug kernels, callbacks, extensions).
 from __future__ import annotations
 
 import contextlib
+import weakref
 
 from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
@@ -22,8 +23,19 @@ from stridedview.numba_cuda import _checks, _contexts, _types
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
 
-# Set by enable(); see there.
-strict = False
+_strict = False
+# Dispatchers with plans that a strict check would have refused.
+_loose = weakref.WeakSet()
+
+
+def set_strict(value):
+    """Set whether signedness must match a signature's; see ``enable``."""
+    global _strict
+    _strict = value
+    if value:
+        for dispatcher in list(_loose):
+            _launch.dispatcher_state(dispatcher).invalidate()
+        _loose.clear()
 
 
 @contextlib.contextmanager
@@ -99,7 +111,8 @@ def resolve(dispatcher, configuration, args):
     """
     if dispatcher.specialized:
         kernel = next(iter(dispatcher.overloads.values()))
-        _checks.check_signature(dispatcher, kernel.argument_types, args, strict)
+        if not _checks.check_signature(dispatcher, kernel.argument_types, args, _strict):
+            _loose.add(dispatcher)
         return kernel
     _checks.check_count(dispatcher, args)
     if not dispatcher.extensions:

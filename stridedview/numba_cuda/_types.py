@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 from numba.cuda import args as numba_args
 from numba.cuda import types
+from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
 from numba.cuda.typing import typeof as numba_typeof
 
@@ -80,12 +82,19 @@ class Typed:
         self._numba_type_ = numba_type
 
 
+def is_record(value):
+    """Whether a value is one structured item, which Numba passes by its own pointer."""
+    return isinstance(value, (np.void, DeviceRecord))
+
+
 def stand_in(value):
     """Return what Numba resolves in place of an argument.
 
     Arrays, and integers that only fit uint64, become :class:`Typed`; tuples are rebuilt
     around their items; everything else stays, for Numba to type.
     """
+    if is_record(value):
+        return value
     kind = _pack.kind_name(value)
     if kind == "array":
         return Typed(view_type(_ingest.from_any(value)))
