@@ -313,10 +313,9 @@ def empty_like(array, dtype=None, *, str order="K", device=None, stream=None, li
     if dtype is not None:
         dtype_id = (<DType>find_dtype(dtype)).id
         if dtype_facts[dtype_id].itemsize != layout.itemsize:
-            layout = Layout(
-                layout.shape,
-                [s // layout.itemsize * dtype_facts[dtype_id].itemsize for s in layout.strides],
-                itemsize=dtype_facts[dtype_id].itemsize)
+            itemsize = dtype_facts[dtype_id].itemsize
+            steps = [step // layout.itemsize * itemsize for step in layout.strides]
+            layout = Layout(layout.shape, steps, itemsize=itemsize)
     layout = compact(layout, order)
     if like is not None:
         return _allocate_like(like, layout, dtype_id)
@@ -373,7 +372,7 @@ def pinned(shape, dtype="float64", *, str order="C"):
     cdef Layout layout = layout_of(shape, entry.id, order)
     cdef uintptr_t ptr = 0
     buffer = None
-    home = _home(-1)
+    cdef _Home home = _home(-1)
     if layout.nbytes:
         from cuda.core import LegacyPinnedMemoryResource
         try:
@@ -386,5 +385,5 @@ def pinned(shape, dtype="float64", *, str order="C"):
                 layout.nbytes) from error
         ptr = int(buffer.handle)
     return make_view(
-        <void*>ptr, layout, entry.id, kDLCUDAHost, (<_Home>home).device.device_id, False, buffer,
+        <void*>ptr, layout, entry.id, kDLCUDAHost, home.device.device_id, False, buffer,
         FAMILY_NONE, NO_STREAM)

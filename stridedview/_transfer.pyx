@@ -1,8 +1,9 @@
-"""Reading, writing and copying the items of a StridedView.
+"""Copying and reading the items of a StridedView.
 
 Owns the decisions: which stream a copy runs on and what it waits for, when the
-host waits, when a copy goes through scratch memory, and what may be assigned. The
-moving itself is in _device_copy and _copyplan.
+host waits, when a copy goes through scratch memory. The moving itself is in
+_device_copy and _copyplan; assignment, which also converts and broadcasts, is in
+_assign.
 
 Streams. A stream that is named gets the copy, behind the producers of both sides,
 and the host waits only where it must unpack. Without one the copy runs on the
@@ -11,7 +12,7 @@ when the call returns; between two device views the host never waits, and whatev
 follows on either side's stream is behind the copy.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from stridedview._copyplan cimport CopyPlan, dense_side, make_plan
 from stridedview._device_copy cimport (
@@ -36,7 +37,6 @@ from stridedview._ingest cimport as_view
 from stridedview._layout cimport (
     WORDS_BEFORE_SHAPE,
     Layout,
-    broadcast_layout,
     reshape_layout,
     slice_layout,
 )
@@ -47,7 +47,7 @@ from stridedview._stream cimport (
     order_behind,
     stream_handle,
 )
-from stridedview._view cimport FAMILY_NONE, NO_STREAM, StridedView, derive, field, make_view
+from stridedview._view cimport FAMILY_NONE, NO_STREAM, StridedView, derive, make_view
 
 import numpy as np
 
@@ -78,7 +78,7 @@ cdef object array_of_layout(Layout layout, object dtype):
         layout.shape, dtype, np.empty(layout.nbytes, np.uint8), strides=layout.strides)
 
 
-cdef bint _on_host_side(StridedView view) noexcept:
+cdef bint on_host_side(StridedView view) noexcept:
     # Pinned memory goes over the link as host memory does; managed memory is the device's.
     return view.device_type == kDLCPU or view.device_type == kDLCUDAHost
 
@@ -97,7 +97,7 @@ cdef bint _is_pinned(StridedView view) except -1:
 # ---- streams -------------------------------------------------------------------------
 
 
-cdef bint _work_stream(StridedView view, object stream, void** out) except -1:
+cdef bint work_stream(StridedView view, object stream, void** out) except -1:
     """Write the stream for a copy of this view; return whether it was named."""
     if is_named(stream):
         out[0] = stream_handle(stream)
@@ -109,15 +109,15 @@ cdef bint _work_stream(StridedView view, object stream, void** out) except -1:
     return False
 
 
-cdef int _order_after_producer(StridedView view, void* stream) except -1:
+cdef int order_after_producer(StridedView view, void* stream) except -1:
     cdef void* producer = NULL
-    if not _on_host_side(view):
-        _work_stream(view, None, &producer)
+    if not on_host_side(view):
+        work_stream(view, None, &producer)
         order_behind(stream, producer)
     return 0
 
 
-cdef int _synchronize(void* stream) except -1:
+cdef int synchronize(void* stream) except -1:
     cdef int result
     with nogil:
         result = driver.cuStreamSynchronize(stream)
@@ -142,15 +142,15 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     if _repeats_itself(dst.layout):
         key = _last_of_repeated(dst)
         return copy_into(dst[key], src[key], stream)
-    if _on_host_side(dst) and _on_host_side(src):
+    if on_host_side(dst) and on_host_side(src):
         _settle(dst, stream)
         _settle(src, stream)
         np.copyto(host_array(dst), host_array(src), casting="unsafe")
         return 0
     require_driver()
-    if _on_host_side(src):
-        return _upload(dst, src, stream)
-    if _on_host_side(dst):
+    if on_host_side(src):
+        return upload(dst, src, stream)
+    if on_host_side(dst):
         return _download(dst, src, stream)
     return _copy_on_device(dst, src, stream)
 
@@ -174,45 +174,45 @@ cdef int _settle(StridedView view, object stream) except -1:
     cdef void* handle
     if view.device_type != kDLCPU and driver_ready():
         with current_device(view):
-            _work_stream(view, stream, &handle)
-            _synchronize(handle)
+            work_stream(view, stream, &handle)
+            synchronize(handle)
     return 0
 
 
-cdef StridedView _on_scratch(Scratch memory, Layout layout, StridedView like):
+cdef StridedView on_scratch(Scratch memory, Layout layout, StridedView like):
     return make_view(
         <void*><uintptr_t>memory.ptr, layout, like.dtype_id, like.device_type,
         like.device_id, False, memory, FAMILY_NONE, NO_STREAM)
 
 
-cdef int _plan(
+cdef int plan_copy(
         CopyPlan* plan, StridedView dst, StridedView src, bint sort_by_src=False) except -1:
     return make_plan(
         plan, <char*>dst.data, dst.layout, <char*>src.data, src.layout, sort_by_src)
 
 
-cdef int _upload(StridedView dst, StridedView src, object stream) except -1:
+cdef int upload(StridedView dst, StridedView src, object stream) except -1:
     cdef CopyPlan plan
     cdef void* handle
     cdef bint pinned = _is_pinned(src), named, waited
     cdef StridedView dense = dst
     with current_device(dst):
-        named = _work_stream(dst, stream, &handle)
+        named = work_stream(dst, stream, &handle)
         if named:
-            _order_after_producer(dst, handle)
-        _plan(&plan, dst, src)
+            order_after_producer(dst, handle)
+        plan_copy(&plan, dst, src)
         if not (pinned and plan.count == 0):
             _refuse_in_capture(handle)
         if not dense_side(&plan, False):
-            dense = _on_scratch(
+            dense = on_scratch(
                 scratch(dst.layout.nbytes, handle), compact(dst.layout, "K"), dst)
-            _plan(&plan, dense, src)
+            plan_copy(&plan, dense, src)
         waited = transfer(&plan, True, pinned, handle)
         if dense is not dst:
-            _plan(&plan, dst, dense)
+            plan_copy(&plan, dst, dense)
             queue_plan(&plan, dst.device_id, handle)
         if not named and (dense is not dst or not waited):
-            _synchronize(handle)
+            synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
 
@@ -223,21 +223,21 @@ cdef int _download(StridedView dst, StridedView src, object stream) except -1:
     cdef bint pinned = _is_pinned(dst), named
     cdef StridedView dense = src
     with current_device(src):
-        named = _work_stream(src, stream, &handle)
+        named = work_stream(src, stream, &handle)
         if named:
-            _order_after_producer(src, handle)
-        _plan(&plan, dst, src, True)
+            order_after_producer(src, handle)
+        plan_copy(&plan, dst, src, True)
         if not (pinned and plan.count == 0):
             _refuse_in_capture(handle)
         if not dense_side(&plan, True):
             # In the order of the host's side, which is then written in one run.
-            dense = _on_scratch(
+            dense = on_scratch(
                 scratch(src.layout.nbytes, handle), compact(dst.layout, "K"), src)
-            _plan(&plan, dense, src)
+            plan_copy(&plan, dense, src)
             queue_plan(&plan, src.device_id, handle)
-            _plan(&plan, dst, dense, True)
+            plan_copy(&plan, dst, dense, True)
         if not transfer(&plan, False, pinned, handle) and not named:
-            _synchronize(handle)
+            synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
 
@@ -262,17 +262,17 @@ cdef int _copy_on_device(StridedView dst, StridedView src, object stream) except
     if dst.device_id != src.device_id:
         dense = _on_other_device(dst, src)
     with current_device(dst):
-        named = _work_stream(dst, stream, &handle)
-        _work_stream(dense, None, &source_stream)
+        named = work_stream(dst, stream, &handle)
+        work_stream(dense, None, &source_stream)
         if named:
-            _order_after_producer(dst, handle)
+            order_after_producer(dst, handle)
         order_behind(handle, source_stream)
         if dense is src and _overlap(dst, src):
-            dense = _on_scratch(
+            dense = on_scratch(
                 scratch(src.layout.nbytes, handle), compact(src.layout, "K"), dst)
-            _plan(&plan, dense, src)
+            plan_copy(&plan, dense, src)
             queue_plan(&plan, dst.device_id, handle)
-        _plan(&plan, dst, dense)
+        plan_copy(&plan, dst, dense)
         queue_plan(&plan, dst.device_id, handle)
         if named:
             keep_until_done((dst, src), handle, source_stream)
@@ -290,25 +290,25 @@ cdef StridedView _on_other_device(StridedView dst, StridedView src):
     cdef StridedView packed, sent
     cdef Layout layout = compact(src.layout, "K")
     with current_device(src):
-        _work_stream(src, None, &source_stream)
-        packed = _on_scratch(scratch(layout.nbytes, source_stream), layout, src)
-        _plan(&plan, packed, src)
+        work_stream(src, None, &source_stream)
+        packed = on_scratch(scratch(layout.nbytes, source_stream), layout, src)
+        plan_copy(&plan, packed, src)
         queue_plan(&plan, src.device_id, source_stream)
     with current_device(dst):
-        _work_stream(dst, None, &handle)
+        work_stream(dst, None, &handle)
         order_behind(handle, source_stream)
-        sent = _on_scratch(scratch(layout.nbytes, handle), layout, dst)
+        sent = on_scratch(scratch(layout.nbytes, handle), layout, dst)
         check(driver.cuMemcpyAsync(
             <uintptr_t>sent.data, <uintptr_t>packed.data, layout.nbytes, handle),
             "cuMemcpyAsync")
-        _synchronize(handle)        # `packed` goes back to its own device's pool after this
+        synchronize(handle)        # `packed` goes back to its own device's pool after this
     return sent
 
 
 # ---- what may be copied --------------------------------------------------------------
 
 
-cdef int _check_writable(StridedView view) except -1:
+cdef int check_writable(StridedView view) except -1:
     if view.is_readonly:
         raise ValueError("the view is read-only: it cannot be written to")
     return 0
@@ -333,7 +333,7 @@ cdef bint _is_array(object value) except -1:
             hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")))
 
 
-cdef StridedView _source(object value, StridedView target, bint convert):
+cdef StridedView as_source(object value, StridedView target, bint convert):
     """Return what is to be copied as a view, of the target's dtype if ``convert``."""
     cdef StridedView view
     if _is_array(value):
@@ -349,108 +349,6 @@ cdef StridedView _source(object value, StridedView target, bint convert):
     else:
         array = np.asarray(value, target.dtype)
     return view_of_array(array)
-
-
-cdef StridedView _broadcast(StridedView source, StridedView target):
-    # NumPy's assignment also drops leading axes of extent 1.
-    cdef Layout layout = source.layout
-    extra = layout.ndim - target.layout.ndim
-    while extra > 0 and layout.shape[0] == 1:
-        layout, extra = reshape_layout(layout, layout.shape[1:], "C"), extra - 1
-    if layout.shape != target.layout.shape:
-        try:
-            layout = broadcast_layout(layout, target.shape)
-        except ValueError:
-            raise ValueError(
-                f"could not broadcast input array from shape {_in_words(layout.shape)} "
-                f"into shape {_in_words(target.shape)}") from None
-    return source if layout is source.layout else derive(source, layout, 0)
-
-
-cdef str _in_words(tuple shape):
-    # As NumPy writes it.
-    return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-cdef int assign(StridedView target, object value, object stream) except -1:
-    """Write a value of any broadcastable shape and any dtype."""
-    cdef StridedView source, wide
-    _check_writable(target)
-    source = _source(value, target, True)
-    wide = _broadcast(source, target)
-    if target.layout.size == 0:
-        return 0
-    if not _on_host_side(target) and _on_host_side(source) \
-            and source.layout.size < target.layout.size:
-        return _assign_repeated(target, source, stream)
-    return copy_into(target, wide, stream)
-
-
-cdef int _assign_repeated(StridedView target, StridedView source, object stream) except -1:
-    # Few host items to many places: send the few, spread them on the device.
-    cdef void* handle
-    cdef bint named
-    cdef StridedView sent
-    require_driver()
-    with current_device(target):
-        named = _work_stream(target, stream, &handle)
-        if named:
-            _order_after_producer(target, handle)
-        if source.layout.size == 1 and _fill_dense(target, <char*>source.data, handle):
-            sent = None
-        else:
-            sent = _on_scratch(
-                scratch(source.layout.nbytes, handle), compact(source.layout, "K"), target)
-            # On the same handle throughout: the scratch's own stream is this one.
-            sent.stream_handle = <intptr>handle
-            _upload(sent, source, stream if named else None)
-            _spread(target, sent, handle)
-        if not named and not is_capturing(handle):
-            _synchronize(handle)
-        sent = None             # scratch goes back while its device is current
-    return 0
-
-
-cdef int _spread(StridedView target, StridedView sent, void* handle) except -1:
-    cdef CopyPlan plan
-    _plan(&plan, target, _broadcast(sent, target))
-    return queue_plan(&plan, target.device_id, handle)
-
-
-cdef bint _fill_dense(StridedView target, const char* item, void* handle) except -1:
-    # Memory without gaps and a value of at most 4 repeating bytes: the driver's memset.
-    cdef CopyPlan plan
-    cdef int64_t itemsize = target.layout.itemsize
-    cdef int64_t width = itemsize, nbytes = target.layout.nbytes
-    cdef unsigned long long start
-    cdef int result
-    _plan(&plan, target, target)
-    if plan.count != 0:
-        return False
-    while width > 1 and width % 2 == 0 and _repeats(item, width):
-        width //= 2
-    start = <uintptr_t>plan.dst
-    if width == 1:
-        result = driver.cuMemsetD8Async(start, (<const uint8_t*>item)[0], nbytes, handle)
-    elif width == 2 and start % 2 == 0:
-        result = driver.cuMemsetD16Async(
-            start, (<const uint16_t*>item)[0], nbytes // 2, handle)
-    elif width == 4 and start % 4 == 0:
-        result = driver.cuMemsetD32Async(
-            start, (<const uint32_t*>item)[0], nbytes // 4, handle)
-    else:
-        return False
-    check(result, "cuMemset")
-    return True
-
-
-cdef bint _repeats(const char* item, int64_t width) noexcept:
-    # Is the second half of the first `width` bytes as the first?
-    cdef int64_t i
-    for i in range(width // 2):
-        if item[i] != item[i + width // 2]:
-            return False
-    return True
 
 
 # ---- the methods ---------------------------------------------------------------------
@@ -477,7 +375,7 @@ def copy_to_host(StridedView self not None, ary=None, stream=0):
     if ary is None:
         ary = array_of_layout(compact(self.layout, "K"), self.dtype)
     target = view_of_array(ary) if isinstance(ary, np.ndarray) else as_view(ary)
-    _check_writable(target)
+    check_writable(target)
     copy_into(target, _matched(self, target), stream)
     return ary
 
@@ -497,38 +395,8 @@ def copy_to_device(StridedView self not None, ary, stream=0):
     TypeError, ValueError
         If dtype or shape differ, or this view is read-only.
     """
-    _check_writable(self)
-    copy_into(self, _matched(_source(ary, self, False), self), stream)
-
-
-def setitem(StridedView self not None, key, value, stream=0):
-    """Write ``value``, broadcast and converted as NumPy does, at ``key``.
-
-    Raises
-    ------
-    ValueError
-        If the view is read-only or the shapes do not agree.
-    IndexError
-        If ``key`` is no basic index.
-    """
-    cdef int64_t offset = 0
-    cdef StridedView target
-    if isinstance(key, str):
-        assign(field(self, key), value, stream)
-        return
-    layout = slice_layout(self.layout, key, &offset)
-    target = derive(self, layout, offset)
-    assign(target, value, stream)
-
-
-def getitem(StridedView self not None, key, stream=0):
-    """Return ``self[key]``, read on this stream."""
-    return (self.bind(stream) if stream else self)[key]
-
-
-def fill(StridedView self not None, value, stream=0):
-    """Write one value to every item."""
-    assign(self, value, stream)
+    check_writable(self)
+    copy_into(self, _matched(as_source(ary, self, False), self), stream)
 
 
 def item(StridedView self not None, *index):
@@ -561,9 +429,6 @@ def _host_copy(StridedView self not None):
 add_members({
     "copy_to_host": copy_to_host,
     "copy_to_device": copy_to_device,
-    "setitem": setitem,
-    "getitem": getitem,
-    "fill": fill,
     "item": item,
     "_read": _read,
     "_host_copy": _host_copy,

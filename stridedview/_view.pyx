@@ -392,9 +392,19 @@ cdef StridedView derive(StridedView source, Layout layout, int64_t offset):
         <char*>source.data + offset, layout, source.dtype_id, source.device_type,
         source.device_id, source.is_readonly, source.owner, source.family,
         source.stream_handle)
-    if source.extra is not None and "stream" in source.extra:
-        view.extra = {"stream": source.extra["stream"]}
+    if source.extra is not None:
+        _pass_on(source, view, offset)
     return view
+
+
+cdef int _pass_on(StridedView source, StridedView view, int64_t offset) except -1:
+    # The bound stream holds for every view; Numba's pointer for one that starts there too.
+    extra = <dict>source.extra
+    if "stream" in extra:
+        _extra(view)["stream"] = extra["stream"]
+    if "gpu_data" in extra and offset == 0:
+        _extra(view)["gpu_data"] = extra["gpu_data"]
+    return 0
 
 
 cdef bint on_host(StridedView view) noexcept:
@@ -455,7 +465,7 @@ cdef StridedView _bound(StridedView view, object stream, bint unless_none=True):
     handle = getattr(handle, "value", handle) or 0
     view.stream_handle = int(handle) if stream else NO_STREAM
     view.family = FAMILY_OWN if stream else FAMILY_NUMBA
-    view.extra = {"stream": stream}
+    _extra(view)["stream"] = stream
     return view
 
 
@@ -466,7 +476,7 @@ def set_numba_typer(typer):
 
 
 def numba_ipc_handle(StridedView view not None):
-    """Return a handle from Numba's memory manager, or None for memory that is not its own."""
+    """Return a handle from Numba's memory manager, or None for other memory."""
     # A MemoryPointer or a DeviceNDArray; nothing is imported to find out.
     if not hasattr(getattr(view.owner, "gpu_data", view.owner), "device_pointer"):
         return None

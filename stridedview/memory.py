@@ -6,7 +6,7 @@ to StridedView and tells _export how to allocate and to order streams.
 
 from typing import Any
 
-from stridedview import _export, _record, _transfer
+from stridedview import _assign, _export, _record, _transfer
 from stridedview._alloc import OutOfMemoryError, empty, empty_like, empty_many, pinned
 from stridedview._ingest import from_any, from_many
 from stridedview._stream import order_view
@@ -27,7 +27,12 @@ __all__ = [
 ]
 
 _CPU = 1
-_MEMBERS = (_export, _record, _transfer)  # imported so that a view has every member
+_MEMBERS = (
+    _assign,
+    _export,
+    _record,
+    _transfer,
+)  # imported so that a view has every member
 
 
 def zeros(
@@ -80,7 +85,7 @@ def to_device(
     TypeError
         For a dtype that a device has not.
     """
-    view = _as_view(array)
+    view = as_view(array)
     if view.device[0] != _CPU:
         return view
     target = empty_like(core(view), device=device, stream=stream, like=like)
@@ -88,10 +93,15 @@ def to_device(
     return _repeated(target, view)
 
 
-def _as_view(array: Any) -> StridedView:
+_PROTOCOLS = ("__dlpack__", "__cuda_array_interface__", "__array_interface__")
+
+
+def as_view(array: Any) -> StridedView:
+    """Return a view of an array, or of what NumPy makes of numbers and sequences."""
     import numpy as np
 
-    if isinstance(array, (list, tuple, int, float, complex, np.generic)):
+    is_array = any(hasattr(array, name) for name in _PROTOCOLS)
+    if isinstance(array, np.generic) or not (is_array or isinstance(array, StridedView)):
         array = np.asarray(array)
     return from_any(array)
 

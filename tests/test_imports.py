@@ -32,6 +32,7 @@ ORDER = [
     {"_ingest"},
     {"_stream", "_pack"},
     {"_launch", "_transfer", "_alloc"},
+    {"_assign"},
     {"memory"},
     {"_sharing"},
     {"numba_cuda", "_simulator"},

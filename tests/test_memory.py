@@ -110,7 +110,8 @@ def test_to_device_keeps_the_order_and_drops_the_gaps():
     assert sv.to_device(array.T).strides == array.T.strides
     assert sv.to_device(array[:, ::2]).strides == (24, 8)
     assert sv.to_device(array[::-1]).copy_to_host().tolist() == array[::-1].tolist()
-    assert sv.to_device([1, 2, 3]).copy_to_host().tolist() == [1, 2, 3]
+    for numbers in ([1, 2, 3], (1, 2, 3), range(1, 4)):
+        assert sv.to_device(numbers).copy_to_host().tolist() == [1, 2, 3]
     view = sv.to_device(array)
     assert sv.to_device(view) is view
 
@@ -140,7 +141,9 @@ def test_memory_goes_back_when_the_last_view_has_gone():
 @needs_standin
 def test_out_of_memory_says_how_much_was_asked():
     standin.memory_limit(1 << 20)
-    with pytest.raises(sv.OutOfMemoryError, match=r"4000000000 bytes.*float32 \(1000000000,\)"):
+    with pytest.raises(
+        sv.OutOfMemoryError, match=r"4000000000 bytes.*float32 \(1000000000,\)"
+    ):
         sv.empty(1_000_000_000, "float32")
     with pytest.raises(MemoryError):
         sv.pinned(1 << 62, "u1")
@@ -431,6 +434,12 @@ def test_numba_functions_bind_the_stream(arrays):
     stream.synchronize()
     assert view.stream is stream
     assert view.copy_to_host(stream=stream).shape == (3,)
+
+
+def test_gpu_data_is_shared_by_views_that_start_at_the_same_item(arrays):
+    view = arrays.device_array(3, "M8[D]")
+    assert view.view("i8").gpu_data is view.gpu_data
+    assert view[1:].gpu_data is not view.gpu_data
 
 
 def test_numba_records_are_views(arrays):

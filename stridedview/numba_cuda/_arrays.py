@@ -116,7 +116,7 @@ def to_device(obj, stream=0, copy=True, to=None):
             to.copy_to_device(obj, stream=stream)
         return to
     record = isinstance(obj, np.void)
-    view = _sharing.from_any(np.asarray(obj) if _is_host_value(obj) else obj)
+    view = memory.as_view(obj)
     if view.device[0] != _CPU:
         return view.bind(stream) if stream else view
     core = memory.core(view)
@@ -130,10 +130,6 @@ def to_device(obj, stream=0, copy=True, to=None):
         ]
         target = target.as_strided(view.shape, strides)
     return target[()] if record else target
-
-
-def _is_host_value(obj):
-    return isinstance(obj, (np.generic, list, tuple, int, float, complex))
 
 
 def as_cuda_array(obj, sync=True):
