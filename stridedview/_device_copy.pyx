@@ -231,10 +231,11 @@ cdef int _queue_rows(CopyPlan* plan, void* stream) except -1:
 
 cdef tuple _capability(int device):
     cdef int major = 0, minor = 0
+    cdef str what = "cuDeviceGetAttribute"
     check(driver.cuDeviceGetAttribute(
-        &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), "cuDeviceGetAttribute")
+        &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), what)
     check(driver.cuDeviceGetAttribute(
-        &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), "cuDeviceGetAttribute")
+        &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device), what)
     return major, minor
 
 
@@ -365,7 +366,8 @@ def _pack_part(
 cdef int _pack_parallel(
         const CopyPlan* plan, bint gather, char* dense, int64_t first, int64_t last,
         int64_t unit) except -1:
-    cdef int64_t share = max((last - first + _workers - 1) // _workers, (1 << 18) // unit + 1)
+    cdef int64_t share = max(
+        (last - first + _workers - 1) // _workers, (1 << 18) // unit + 1)
     cdef int64_t begin = first
     parts = []
     while begin < last:
@@ -464,7 +466,8 @@ cdef bint _ring_to_host(CopyPlan* plan, int64_t unit, void* stream) except -1:
             last = min(asked + each, units)
             # Another stream's copy may still read the slot; this one is behind it.
             _wait(ring.events[slot])
-            _to_host(ring.slots[slot], plan.src + asked * unit, (last - asked) * unit, stream)
+            _to_host(
+                ring.slots[slot], plan.src + asked * unit, (last - asked) * unit, stream)
             check(driver.cuEventRecord(ring.events[slot], stream), "cuEventRecord")
             asked, slot, ahead = last, (slot + 1) % RING_SLOTS, ahead + 1
         last = min(done + each, units)

@@ -27,12 +27,8 @@ __all__ = [
 ]
 
 _CPU = 1
-_MEMBERS = (
-    _assign,
-    _export,
-    _record,
-    _transfer,
-)  # imported so that a view has every member
+# Imported so that a view has every member.
+_MEMBERS = (_assign, _export, _record, _transfer)
 
 
 def zeros(
