@@ -27,7 +27,7 @@ def compile_flags():
     """Return the compiler's and the linker's flags for the chosen build."""
     if os.name == "nt":
         return (["/Od", "/Zi"] if DEBUG else ["/O2"]), []
-    compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O2", "-g0"]
+    compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
     if SANITIZE:
         sanitizers = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
         return [*compile_args, *sanitizers, "-g"], sanitizers
@@ -62,6 +62,9 @@ setup(
     # an editable install alike.
     data_files=[("../purelib", ["stridedview_enable.pth"])],
     ext_modules=cythonize(
-        extensions(), compiler_directives=DIRECTIVES, force=DEBUG or SANITIZE
+        extensions(),
+        compiler_directives=DIRECTIVES,
+        force=DEBUG or SANITIZE,
+        nthreads=int(os.environ.get("STRIDEDVIEW_BUILD_JOBS", "0")),
     ),
 )

@@ -11,19 +11,28 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> the module of this package that defines it.
+# Public name -> the module of this package that has it. Whatever gives out views comes from
+# `_sharing`, the last of the modules that add members to StridedView.
 _HOMES = {
     "DType": "_dtype",
     "DriverError": "_driver",
     "Layout": "_layout",
-    "StridedView": "_export",
+    "OutOfMemoryError": "_sharing",
+    "StridedView": "_sharing",
     "disable": "_switch",
     "dtype": "_dtype",
+    "empty": "_sharing",
+    "empty_like": "_sharing",
+    "empty_many": "_sharing",
     "enable": "_switch",
     "enabled": "_switch",
-    "from_any": "_ingest",
-    "from_many": "_ingest",
+    "from_any": "_sharing",
+    "from_many": "_sharing",
+    "full": "_sharing",
     "is_enabled": "_switch",
+    "pinned": "_sharing",
+    "to_device": "_sharing",
+    "zeros": "_sharing",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604

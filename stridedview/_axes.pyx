@@ -61,7 +61,7 @@ cdef int permute_axes(const Axes* source, object axes, Geometry* out) except -1:
     for i in range(ndim):
         at = normal_axis(order[i], ndim)
         if seen[at]:
-            raise ValueError(f"axis {order[i]} is repeated in {axes}")
+            raise ValueError("repeated axis in transpose")
         seen[at] = True
         out.shape[i] = source.shape[at]
         out.strides[i] = source.strides[at]
@@ -162,17 +162,28 @@ cdef int reinterpret_axes(const Axes* source, int64_t itemsize, Geometry* out) e
     if source.strides[last] != source.itemsize and source.shape[last] != 1 \
             and not empty(source):
         raise ValueError(
-            f"to change the itemsize from {source.itemsize} to {itemsize} the last axis "
-            f"must be contiguous; its stride is {source.strides[last]} bytes")
+            "To change to a dtype of a different size, the last axis must be contiguous; "
+            f"its stride is {source.strides[last]} bytes, its items have {source.itemsize}")
     if mul_overflows(source.shape[last], source.itemsize, &nbytes):
         raise OverflowError("the last axis' size in bytes does not fit 64 bits")
-    if (itemsize < source.itemsize and source.itemsize % itemsize) or nbytes % itemsize:
+    if itemsize < source.itemsize and source.itemsize % itemsize:
         raise ValueError(
-            f"the last axis has {nbytes} bytes in items of {source.itemsize}; they do not "
-            f"divide into items of {itemsize}")
+            "When changing to a smaller dtype, its size must be a divisor of the size of "
+            f"original dtype: {itemsize} does not divide {source.itemsize}")
+    if nbytes % itemsize:
+        raise ValueError(
+            "When changing to a larger dtype, its size must be a divisor of the total size "
+            "in bytes of the last axis of the array.")
     out.shape[last] = nbytes // itemsize
     out.strides[last] = itemsize
     return 0
+
+
+class CopyNeededError(ValueError, NotImplementedError):
+    """A shape that only a copy can have.
+
+    NotImplementedError is what Numba's arrays raise for it.
+    """
 
 
 # ---- reshape -------------------------------------------------------------------------
@@ -306,7 +317,7 @@ cdef int reshape_axes(const Axes* source, object shape, str order, Geometry* out
         else:
             fill_c_strides(out.ndim, out.shape, out.itemsize, out.strides)
     elif not _divide_runs(source, fortran, out):
-        raise ValueError(
+        raise CopyNeededError(
             f"cannot reshape {_extents(source)} into {shape} in {order} order without "
             "a copy; copy to a contiguous array first")
     return 0

@@ -51,6 +51,26 @@ ctypedef struct LaunchConfig:
     unsigned int attribute_count
 
 
+ctypedef struct Memcpy2D:
+    # CUDA_MEMCPY2D, version 2.
+    size_t src_x
+    size_t src_y
+    int src_type
+    const void* src_host
+    unsigned long long src_device
+    void* src_array
+    size_t src_pitch
+    size_t dst_x
+    size_t dst_y
+    int dst_type
+    void* dst_host
+    unsigned long long dst_device
+    void* dst_array
+    size_t dst_pitch
+    size_t width
+    size_t height
+
+
 ctypedef struct Driver:
     int (*cuLaunchKernel)(
         void*, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
@@ -81,6 +101,13 @@ ctypedef struct Driver:
     int (*cuMemcpyAsync)(unsigned long long, unsigned long long, size_t, void*) noexcept nogil
     int (*cuMemcpyHtoDAsync)(unsigned long long, const void*, size_t, void*) noexcept nogil
     int (*cuMemcpyDtoHAsync)(void*, unsigned long long, size_t, void*) noexcept nogil
+    int (*cuMemcpy2DAsync)(const Memcpy2D*, void*) noexcept nogil
+    int (*cuMemsetD8Async)(unsigned long long, unsigned char, size_t, void*) noexcept nogil
+    int (*cuMemsetD16Async)(unsigned long long, unsigned short, size_t, void*) noexcept nogil
+    int (*cuMemsetD32Async)(unsigned long long, unsigned int, size_t, void*) noexcept nogil
+    int (*cuMemAllocAsync)(unsigned long long*, size_t, void*) noexcept nogil
+    int (*cuMemFreeAsync)(unsigned long long, void*) noexcept nogil
+    int (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
     int (*cuGetErrorName)(int, const char**) noexcept nogil
     int (*cuGetErrorString)(int, const char**) noexcept nogil
 

@@ -38,6 +38,13 @@ cdef tuple ENTRY_POINTS = (
     ("cuMemcpyAsync", 4000),
     ("cuMemcpyHtoDAsync", 3020),
     ("cuMemcpyDtoHAsync", 3020),
+    ("cuMemcpy2DAsync", 3020),
+    ("cuMemsetD8Async", 3020),
+    ("cuMemsetD16Async", 3020),
+    ("cuMemsetD32Async", 3020),
+    ("cuMemAllocAsync", 11020),
+    ("cuMemFreeAsync", 11020),
+    ("cuMemHostAlloc", 2020),
     ("cuGetErrorName", 6000),
     ("cuGetErrorString", 6000),
 )

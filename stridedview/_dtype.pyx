@@ -70,9 +70,8 @@ cdef frozenset FROM_ML_DTYPES = frozenset({
 
 cdef list _entries = [None]
 cdef dict _by_name = {}
-cdef dict _by_numpy = {}
-# Structured dtypes made with align=True equal those without, but Numba types them apart.
-cdef dict _by_aligned = {}
+cdef dict _by_numpy = {}            # those of fixed entries
+cdef dict _registered = {}          # (dtype, is it an aligned struct) -> entry
 cdef object _lock = threading.Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
@@ -215,7 +214,7 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
 
 cdef int dtype_from_numpy(object dtype) except -1:
     """Return the id of a NumPy dtype, registering a structured or datetime one."""
-    entry = (_by_aligned if dtype.isalignedstruct else _by_numpy).get(dtype)
+    entry = _by_numpy.get(dtype)
     if entry is None:
         entry = _register_numpy(dtype)
     return (<DType>entry).id
@@ -223,28 +222,29 @@ cdef int dtype_from_numpy(object dtype) except -1:
 
 cdef DType _register_numpy(object dtype):
     cdef DType entry
-    cdef dict known = _by_aligned if dtype.isalignedstruct else _by_numpy
     if dtype.name in _by_name and dtype.isnative:
         # ml_dtypes' own dtypes: known by name, hashed on first sight.
         entry = _by_name[dtype.name]
         if entry._numpy is None:
             entry._numpy = dtype
     elif (
-        dtype.kind in "VMm" and dtype.isnative and dtype.itemsize and not dtype.hasobject
+        dtype.kind in "VMmSU" and dtype.isnative and dtype.itemsize and not dtype.hasobject
     ):
+        # NumPy calls an aligned and an unaligned struct of the same fields equal.
+        key = (dtype, dtype.isalignedstruct)
         with _lock:
-            found = known.get(dtype)
+            found = _registered.get(key)
             if found is not None:
                 return found
             entry = _append(
                 str(dtype), dtype.itemsize, _power_of_two(dtype.alignment), 0, 0,
-                dtype.names is not None or dtype.kind in "Mm",
+                dtype.names is not None or dtype.kind in "MmSU",
             )
             entry._numpy = dtype
             entry.typestr = dtype.str
             if not dtype_facts[entry.id].kernel:
                 entry.advice = "view it as uint8"
-            known[dtype] = entry
+            _registered[key] = entry
             return entry
     else:
         raise TypeError(_refusal(dtype))

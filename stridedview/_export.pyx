@@ -349,7 +349,8 @@ def __array__(StridedView self not None, dtype=None, copy=None):
         if copy:
             array = array.copy()
     elif copy is False:
-        raise ValueError("a device view cannot be a NumPy array without a copy")
+        raise ValueError(
+            "`copy=False` is not possible: a NumPy array of a device view is a copy")
     else:
         array = (<object>self).copy_to_host()
     if dtype is None or array.dtype == dtype:

@@ -217,9 +217,10 @@ cdef int _from_view(StridedView view, Source* source) except -1:
 
 
 cdef int _from_cupy(object array, Source* source) except -1:
+    # CuPy keeps whether an array is contiguous; its tuples are made anew at each look.
     data = array.data
     source.dtype = dtype_id_of(array.dtype)
-    read_shape(source, array.shape, array.strides)
+    read_shape(source, array.shape, None if array._c_contiguous else array.strides)
     source.data = <void*><uintptr_t>data.ptr
     source.device_type = kDLCUDA
     source.device_id = data.device_id
@@ -344,16 +345,18 @@ cdef void release(Source* source) noexcept:
 cdef StridedView as_view(object producer):
     cdef Source source
     cdef int route = route_of(Py_TYPE(<PyObject*>producer), <PyObject*>producer)
+    source.keep = NULL
+    if route == ROUTE_TORCH:
+        torch_source(<PyObject*>producer, &source)
+        torch_check_storage(<PyObject*>producer, &source)
+        check_source(&source)
+        return view_from_source(&source, producer)
     if route == ROUTE_VIEW:
         return <StridedView>producer
     if route == ROUTE_NONE:
         raise TypeError(not_an_array(producer))
-    source.keep = NULL
     try:
         import_source(route, <PyObject*>producer, &source)
-        if route == ROUTE_TORCH:
-            torch_check_storage(<PyObject*>producer, &source)
-            check_source(&source)
         return view_from_source(&source, producer)
     finally:
         release(&source)

@@ -18,6 +18,5 @@ cdef class Interned:
     cdef object __weakref__
 
 
-cdef uint64_t hash_key(int ndim, const int64_t* key, int64_t itemsize) noexcept nogil
-cdef Interned find(uint64_t h, int ndim, const int64_t* key, int64_t itemsize)
+cdef Interned find(int ndim, const int64_t* key, int64_t itemsize, uint64_t* h)
 cdef Interned enter(Interned made)

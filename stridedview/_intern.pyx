@@ -9,7 +9,6 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
 
 cimport cython
 
@@ -74,7 +73,7 @@ cdef inline uint64_t _mix(uint64_t a, uint64_t b) noexcept nogil:
     return a ^ (a >> 32)
 
 
-cdef uint64_t hash_key(int ndim, const int64_t* key, int64_t itemsize) noexcept nogil:
+cdef inline uint64_t _hash_key(int ndim, const int64_t* key, int64_t itemsize) noexcept nogil:
     # Shape and strides run through two chains, which a processor works on side by side.
     cdef uint64_t a = <uint64_t>itemsize, b = <uint64_t>ndim
     cdef int i
@@ -86,10 +85,15 @@ cdef uint64_t hash_key(int ndim, const int64_t* key, int64_t itemsize) noexcept 
 
 cdef inline bint _is(
         Interned layout, int ndim, const int64_t* key, int64_t itemsize) noexcept:
-    return (
-        layout.ndim == ndim and layout.itemsize == itemsize
-        and memcmp(&layout.words[KEY_AT], key, 16 * ndim) == 0
-    )
+    # A loop, as the few words of a usual key cost less than calling memcmp.
+    cdef const int64_t* own = &layout.words[KEY_AT]
+    cdef int i
+    if layout.ndim != ndim or layout.itemsize != itemsize:
+        return False
+    for i in range(2 * ndim):
+        if own[i] != key[i]:
+            return False
+    return True
 
 
 cdef inline PyObject* _find_recent(
@@ -210,15 +214,16 @@ cdef Interned enter(Interned made):
     return found
 
 
-cdef Interned find(uint64_t h, int ndim, const int64_t* key, int64_t itemsize):
-    """Return the living layout of a key, or None."""
+cdef Interned find(int ndim, const int64_t* key, int64_t itemsize, uint64_t* h):
+    """Return the living layout of a key, or None; write the key's hash."""
     cdef Interned found = None
     cdef PyObject* hit
+    h[0] = _hash_key(ndim, key, itemsize)
     with cython.critical_section(_guard):
-        hit = _find_recent(h, ndim, key, itemsize)
+        hit = _find_recent(h[0], ndim, key, itemsize)
         if hit != NULL:
             found = <Interned>hit
-    return found if hit != NULL else _find_again(h, ndim, key, itemsize)
+    return found if hit != NULL else _find_again(h[0], ndim, key, itemsize)
 
 
 cdef Interned _find_again(uint64_t h, int ndim, const int64_t* key, int64_t itemsize):

@@ -13,6 +13,8 @@ unless one was named; only then are producers kept beyond the call (see ``_strea
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
@@ -26,14 +28,15 @@ from stridedview._driver cimport (
     LaunchConfig, driver,
 )
 from stridedview._pack cimport (
-    SET_ARRAY, WORD_FAMILY, Call, Slot, Words, append_words, kind_of,
-    pack_argument,
+    FAST_FLOAT64, FAST_INT64, FAST_TORCH, FAST_VIEW, SET_ARRAY, WORD_FAMILY, Call, Slot,
+    Words, append_words, kind_of, pack_argument, pack_torch, pack_view, prepare_slot,
 )
 from stridedview._stream cimport (
     family_stream, keep_until_done, numba_default_stream, order_behind, same_stream,
     stream_handle,
 )
-from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
+from stridedview._torch cimport torch_stream
+from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN, FAMILY_TORCH
 
 import pickle
 
@@ -41,6 +44,7 @@ from stridedview import _stream
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
     void PyType_Modified(PyTypeObject*)
     ctypedef struct RawType "PyTypeObject":
@@ -184,6 +188,7 @@ cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
         slot.type = Py_TYPE(<PyObject*>argument)
         plan.types.append(type(argument))
         slot.kind = kind_of(slot.type, <PyObject*>argument)
+        prepare_slot(slot)
         if slot.following or isinstance(argument, tuple):
             slot = _fill_types(plan, slot + 1, argument)
         else:
@@ -338,10 +343,9 @@ cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
 
 cdef DispatcherState state_of(object dispatcher):
     """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
-    cdef dict attributes = dispatcher.__dict__
-    state = attributes.get("_stridedview_state")
+    state = getattr(dispatcher, "_stridedview_state", None)
     if state is None:
-        state = attributes.setdefault("_stridedview_state", DispatcherState())
+        state = dispatcher.__dict__.setdefault("_stridedview_state", DispatcherState())
     return <DispatcherState>state
 
 
@@ -350,15 +354,21 @@ def dispatcher_state(dispatcher):
     return state_of(dispatcher)
 
 
-def configured(dispatcher, args):
+def getitem(self, args):
+    """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
+    if type(args) is not tuple or not 2 <= len(args) <= 4:
+        raise ValueError("must specify at least the griddim and blockdim")
+    return configured(self, args)
+
+
+cpdef object configured(object dispatcher, tuple args):
     """Return the LaunchConfiguration for ``dispatcher[args]``, the same for equal args.
 
     The table is exact in types, so that ``True`` and ``1.0`` are not taken for ``1``, and
     bounded: the oldest configurations are forgotten first.
     """
     cdef DispatcherState state = state_of(dispatcher)
-    cdef object key
-    if state.last_key is args or (state.last_key == args and _same_types(state.last_key, args)):
+    if state.last_key is not None and _is_same(<tuple>state.last_key, args):
         return state.last_configuration
     key = _typed_key(args)
     configuration = state.configurations.get(key)
@@ -372,12 +382,23 @@ def configured(dispatcher, args):
     return configuration
 
 
-cdef bint _same_types(tuple one, tuple other) except -1:
+cdef bint _is_same(tuple one, tuple other) except -1:
+    # Exact in types, and only of what cannot change: ints, tuples of them, or one object.
     cdef Py_ssize_t index
+    if one is other:
+        return True
+    if len(one) != len(other):
+        return False
     for index in range(len(one)):
-        if type(one[index]) is not type(other[index]):
-            return False
-        if type(one[index]) is tuple and not _same_types(one[index], other[index]):
+        first = one[index]
+        second = other[index]
+        if first is second and type(first) is not list:
+            continue
+        if type(first) is int and type(second) is int:
+            if first != second:
+                return False
+        elif type(first) is not tuple or type(second) is not tuple or not _is_same(
+                <tuple>first, <tuple>second):
             return False
     return True
 
@@ -412,17 +433,21 @@ cdef inline bint _is_current(LaunchConfiguration configuration, Plan plan):
         _enabled
         and plan.is_valid
         and configuration.plan_generation == configuration.state.generation
-        and len(configuration.callbacks) == 0
-        and len(plan.extensions) == 0
+        and PyList_GET_SIZE(configuration.callbacks) == 0
+        and PyList_GET_SIZE(plan.extensions) == 0
     )
 
 
-cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) except -1:
+cdef inline int _try(LaunchConfiguration configuration, Plan plan,
+                     PyObject** args) except -1:
     cdef double aligned[512]        # INLINE_BUFFER bytes, aligned to 8
-    cdef char* buffer = <char*>aligned
     if plan.size <= INLINE_BUFFER:
-        return _try_in(configuration, plan, args, buffer)
-    buffer = <char*>PyMem_Malloc(plan.size)
+        return _try_in(configuration, plan, args, <char*>aligned)
+    return _try_large(configuration, plan, args)
+
+
+cdef int _try_large(LaunchConfiguration configuration, Plan plan, PyObject** args) except -1:
+    cdef char* buffer = <char*>PyMem_Malloc(plan.size)
     if buffer is NULL:
         raise MemoryError()
     try:
@@ -431,40 +456,72 @@ cdef int _try(LaunchConfiguration configuration, Plan plan, PyObject** args) exc
         PyMem_Free(buffer)
 
 
-cdef int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
-                 char* buffer) except -1:
+cdef inline int _try_in(LaunchConfiguration configuration, Plan plan, PyObject** args,
+                        char* buffer) except -1:
     cdef Call call
-    cdef int index = 0
     cdef int result
     call.wait_count = 0
     call.keep = NULL
-    try:
-        result = _pack(plan, args, buffer, &call, &index)
-    except BaseException as error:
-        _drop(&call)
-        raise named_error(configuration.dispatcher, index, error)
-    if result != 0:
-        _drop(&call)
-        return TRY_OTHER_SIGNATURE
+    result = _pack(configuration, plan, args, buffer, &call)
     if call.keep is NULL:
-        return _in_context(configuration, plan, buffer, &call, args)
-    try:
-        return _in_context(configuration, plan, buffer, &call, args)
-    finally:
-        _drop(&call)
-
-
-cdef int _pack(Plan plan, PyObject** args, char* buffer, Call* call, int* index) except -1:
-    # `index` tells the caller which argument raised.
-    cdef Slot* slot = plan.slots
-    cdef int result
-    while index[0] < plan.argument_count:
-        result = pack_argument(slot, args[index[0]], buffer, call)
         if result != 0:
-            return result
+            return TRY_OTHER_SIGNATURE
+        return _in_context(configuration, plan, buffer, &call, args)
+    return _try_keeping(configuration, plan, buffer, &call, args, result)
+
+
+cdef int _try_keeping(LaunchConfiguration configuration, Plan plan, char* buffer, Call* call,
+                      PyObject** args, int result) except -1:
+    # Some producers handed out what must live until the launch is queued.
+    try:
+        if result != 0:
+            return TRY_OTHER_SIGNATURE
+        return _in_context(configuration, plan, buffer, call, args)
+    finally:
+        _drop(call)
+
+
+cdef inline int _pack(LaunchConfiguration configuration, Plan plan, PyObject** args,
+                      char* buffer, Call* call) except -1:
+    cdef Slot* slot = plan.slots
+    cdef PyObject* argument
+    cdef int index, result
+    for index in range(plan.argument_count):
+        argument = args[index]
+        if not _pack_fast(slot, argument, buffer + slot.offset, call):
+            result = _pack_named(configuration, slot, argument, index, buffer, call)
+            if result != 0:
+                return result
         slot += 1 + slot.following
-        index[0] += 1
     return 0
+
+
+cdef inline bint _pack_fast(Slot* slot, PyObject* argument, char* destination,
+                            Call* call) except -1:
+    cdef int overflow = 0
+    if Py_TYPE(argument) is not slot.type:
+        return False
+    if slot.fast == FAST_TORCH:
+        return pack_torch(slot, argument, <uint64_t*>destination)
+    if slot.fast == FAST_VIEW:
+        return pack_view(slot, argument, <uint64_t*>destination, call)
+    if slot.fast == FAST_INT64:
+        (<long long*>destination)[0] = PyLong_AsLongLongAndOverflow(
+            <object>argument, &overflow)
+        return overflow == 0
+    if slot.fast == FAST_FLOAT64:
+        (<double*>destination)[0] = PyFloat_AS_DOUBLE(<object>argument)
+        return True
+    return False
+
+
+cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* argument,
+                     int index, char* buffer, Call* call) except -1:
+    try:
+        return pack_argument(slot, argument, buffer, call)
+    except BaseException as error:
+        _drop(call)
+        raise named_error(configuration.dispatcher, index, error)
 
 
 cdef void _drop(Call* call) noexcept:
@@ -473,13 +530,18 @@ cdef void _drop(Call* call) noexcept:
         call.keep = NULL
 
 
-cdef int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
-                     Call* call, PyObject** args) except -1:
+cdef inline int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
+                            Call* call, PyObject** args) except -1:
     cdef unsigned long long current = 0
-    cdef void* popped
-    cdef int result
     if driver.cuCtxGetId(NULL, &current) == CUDA_SUCCESS and current == plan.context_id:
         return _queue(configuration, plan, buffer, call, args)
+    return _elsewhere(configuration, plan, buffer, call, args)
+
+
+cdef int _elsewhere(LaunchConfiguration configuration, Plan plan, char* buffer,
+                    Call* call, PyObject** args) except -1:
+    cdef unsigned long long current = 0
+    cdef void* popped
     if plan.device < 0:
         return TRY_OTHER_CONTEXT
     # Another device is current, or none: launch where the arrays are, put it back.
@@ -500,23 +562,35 @@ cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call
     cdef bint is_foreign = False
     cdef int result
     if not configuration.is_named:
-        stream = numba_default_stream()
-        if plan.lead != FAMILY_NONE and _follow_producers:
+        if plan.lead == FAMILY_TORCH and _follow_producers:
+            torch_stream(plan.device, &stream)
+        elif plan.lead != FAMILY_NONE and _follow_producers:
             family_stream(plan.lead, plan.device, &stream)
+        else:
+            stream = numba_default_stream()
     if (configuration.is_named or plan.family_count > 1 or call.wait_count
             or not _follow_producers):
         is_foreign = _order(configuration, plan, call, stream, &producer)
     result = _call_driver(configuration, plan, buffer, stream)
     if result != CUDA_SUCCESS:
-        if _failed(configuration, plan, result) == TRY_OTHER_CONTEXT:
-            return TRY_OTHER_CONTEXT
-        result = _call_driver(configuration, plan, buffer, stream)
-        if result != CUDA_SUCCESS:
-            raise _error_hook(configuration, plan, result, True)
+        result = _mend(configuration, plan, buffer, stream, result)
+        if result != TRY_DONE:
+            return result
     if is_foreign:
         keep_until_done(
             tuple([<object>args[index] for index in range(plan.argument_count)]),
             stream, producer)
+    return TRY_DONE
+
+
+cdef int _mend(LaunchConfiguration configuration, Plan plan, char* buffer, void* stream,
+               int result) except -1:
+    """Try a failed launch once more if its cause can be mended; else raise."""
+    if _failed(configuration, plan, result) == TRY_OTHER_CONTEXT:
+        return TRY_OTHER_CONTEXT
+    result = _call_driver(configuration, plan, buffer, stream)
+    if result != CUDA_SUCCESS:
+        raise _error_hook(configuration, plan, result, True)
     return TRY_DONE
 
 
@@ -614,7 +688,7 @@ cdef object launch(LaunchConfiguration configuration, tuple args):
     read_words(configuration.dispatcher, args, &words)
     if words.planned and len(configuration.callbacks) == 0:
         raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
-        plan = _find(configuration, raw)
+        plan = _find(configuration, raw, words.device)
         if plan is not None and _try_plan(configuration, plan, args):
             return None
     plan = _miss(configuration, args, raw, words.device)
@@ -660,11 +734,19 @@ cdef object _key(LaunchConfiguration configuration, bytes raw, unsigned long lon
     return (raw, context_id)
 
 
-cdef Plan _find(LaunchConfiguration configuration, bytes raw):
+# Device -> id of the context that its plans were made in last: where arrays of a device that
+# is not current are launched. A stale id finds nothing, or a plan that is checked anyway.
+cdef dict _context_of_device = {}
+
+
+cdef Plan _find(LaunchConfiguration configuration, bytes raw, int device):
     cdef unsigned long long current = 0
+    cdef dict plans = configuration.state.plans
     if driver.cuCtxGetId is NULL or driver.cuCtxGetId(NULL, &current) != CUDA_SUCCESS:
         current = 0
-    plan = configuration.state.plans.get(_key(configuration, raw, current))
+    plan = plans.get(_key(configuration, raw, current))
+    if plan is None and device >= 0:
+        plan = plans.get(_key(configuration, raw, _context_of_device.get(device, 0)))
     if plan is None or not (<Plan>plan).is_valid:
         return None
     return <Plan>plan
@@ -700,6 +782,8 @@ def remember(LaunchConfiguration configuration, Plan plan):
     if len(plans) >= PLANS_KEPT:
         plans.clear()
     plans[_key(configuration, plan.words, plan.context_id)] = plan
+    if plan.device >= 0:
+        _context_of_device[plan.device] = plan.context_id
 
 
 def forget_plan(LaunchConfiguration configuration):

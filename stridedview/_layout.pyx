@@ -34,7 +34,7 @@ from stridedview._geometry cimport (
     unique,
 )
 from stridedview._indexing cimport slice_axes
-from stridedview._intern cimport Interned, enter, find, hash_key
+from stridedview._intern cimport Interned, enter, find
 
 cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
@@ -64,8 +64,7 @@ cdef Layout intern_layout(
             if mul_overflows(strides[i], unit, &key[ndim + i]):
                 raise OverflowError(
                     f"stride {strides[i]} items of {unit} bytes does not fit 64 bits")
-    h = hash_key(ndim, key, itemsize)
-    found = find(h, ndim, key, itemsize)
+    found = find(ndim, key, itemsize, &h)
     if found is not None:
         return <Layout>found
     return <Layout>enter(_make(h, ndim, key, itemsize))

@@ -60,13 +60,34 @@ cdef enum:
     MISMATCH = 1
 
 
+cdef enum:
+    # How the fast call reads a slot without a signature word; see `prepare_slot`.
+    FAST_NONE = 0
+    FAST_TORCH = 1              # a plain torch tensor, through the C ABI
+    FAST_VIEW = 2               # a StridedView
+    FAST_INT64 = 3
+    FAST_FLOAT64 = 4
+
+
 cdef struct Slot:
     PyTypeObject* type          # as last seen; the plan holds a reference
     uint64_t word
     uint32_t offset             # in the parameter buffer, bytes
     uint16_t kind               # an array route of _ingest, or a KIND
-    uint16_t setter
+    uint8_t setter
+    uint8_t fast
     int32_t following           # slots of a tuple's items, nested ones included
+    # The parts of an array's word, apart.
+    int32_t ndim
+    int32_t itemsize
+    int32_t device_id
+    int32_t scalar_type         # torch's number of the dtype
+    uint32_t misaligned         # address bits that must be 0
+    uint16_t dtype
+    uint8_t letter
+    uint8_t family
+    uint8_t device_type
+    bint is_readonly
 
 
 cdef struct Call:
@@ -89,3 +110,9 @@ cdef int pack_argument(Slot* slot, PyObject* argument, char* buffer, Call* call)
 # Append the signature words of one argument.
 cdef int append_words(PyObject* argument, int index, Words* words) except -1
 cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1
+# Take a slot's word apart and choose its fast reading, once its type and kind are set.
+cdef int prepare_slot(Slot* slot) except -1
+# The fast readings: True if the argument was written, False to go the general way, which
+# also is the one that raises.
+cdef bint pack_torch(const Slot* slot, PyObject* tensor, uint64_t* words) noexcept
+cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* call) noexcept

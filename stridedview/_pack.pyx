@@ -11,6 +11,7 @@ from cpython.list cimport PyList_New
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.string cimport memcpy
 from libc.stdint cimport (
     int16_t, int32_t, int64_t, int8_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t,
     uintptr_t,
@@ -21,8 +22,10 @@ from stridedview._dtype cimport DTYPE_NONE, dtype_by_id, dtype_facts, dtype_from
 from stridedview._ingest cimport (
     ROUTE_HOST, ROUTE_NONE, ROUTE_REFUSED, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
 )
+from stridedview._layout cimport Layout
 from stridedview._source cimport Source
-from stridedview._view cimport NO_STREAM
+from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
+from stridedview._view cimport NO_STREAM, StridedView
 
 import enum
 import struct
@@ -111,37 +114,35 @@ cdef inline uint64_t word_of_array(Source* source, int letter) noexcept nogil:
     )
 
 
-cdef inline bint _is_f_contiguous(const int64_t* shape, const uint64_t* strides, int ndim,
-                                  int64_t itemsize) noexcept nogil:
-    cdef int64_t expected = itemsize
+cdef inline bint _is_f_contiguous(const uint64_t* words, int ndim) noexcept nogil:
+    cdef int64_t expected = <int64_t>words[3]
     cdef int axis
     for axis in range(ndim):
-        if shape[axis] != 1 and <int64_t>strides[axis] != expected:
+        if words[5 + axis] != 1 and <int64_t>words[5 + ndim + axis] != expected:
             return False
-        expected *= shape[axis]
+        expected *= <int64_t>words[5 + axis]
     return True
 
 
-cdef uint64_t write_array(uint64_t* words, Source* source) noexcept nogil:
-    """Write an array's block of words and return its signature word.
+cdef inline int write_block(uint64_t* words, void* data, const int64_t* shape,
+                            const int64_t* strides, int64_t unit, int ndim,
+                            int64_t itemsize) noexcept nogil:
+    """Write an array's block of 5 + 2 * ndim words and return its layout letter.
 
-    The block has 5 + 2 * ndim words. C-contiguous by NumPy's rule: axes of extent 1 do
-    not count, and an empty array is contiguous.
+    C-contiguous by NumPy's rule: axes of extent 1 do not count, and an empty array is
+    contiguous.
     """
-    cdef int ndim = source.ndim
-    cdef int64_t itemsize = dtype_facts[source.dtype].itemsize
-    cdef int64_t unit = source.unit
     cdef int64_t running = itemsize
     cdef int64_t size = 1
     cdef int64_t extent, stride
-    cdef uint64_t* strides = words + 5 + ndim
+    cdef uint64_t* out = words + 5
     cdef bint is_c = True
     cdef int axis = ndim - 1
     while axis >= 0:
-        extent = source.shape[axis]
-        stride = running if source.strides is NULL else source.strides[axis] * unit
-        words[5 + axis] = <uint64_t>extent
-        strides[axis] = <uint64_t>stride
+        extent = shape[axis]
+        stride = running if strides is NULL else strides[axis] * unit
+        out[axis] = <uint64_t>extent
+        out[ndim + axis] = <uint64_t>stride
         if stride != running and extent != 1:
             is_c = False
         running *= extent
@@ -152,13 +153,103 @@ cdef uint64_t write_array(uint64_t* words, Source* source) noexcept nogil:
     words[2] = <uint64_t>size
     words[3] = <uint64_t>itemsize
     # An empty array has no address, whatever its producer says.
-    words[4] = <uint64_t><uintptr_t>source.data if size else 0
+    words[4] = <uint64_t><uintptr_t>data if size else 0
     if is_c or size == 0:
-        return word_of_array(source, LETTER_C)
-    if _is_f_contiguous(source.shape, strides, ndim, itemsize):
-        return word_of_array(source, LETTER_F)
-    return word_of_array(source, LETTER_A)
+        return LETTER_C
+    return LETTER_F if _is_f_contiguous(words, ndim) else LETTER_A
 
+
+cdef uint64_t write_array(uint64_t* words, Source* source) noexcept nogil:
+    """Write an array's block of words and return its signature word."""
+    return word_of_array(source, write_block(
+        words, source.data, source.shape, source.strides, source.unit, source.ndim,
+        dtype_facts[source.dtype].itemsize))
+
+
+# -- the fast readings --------------------------------------------------------------------
+
+cdef int prepare_slot(Slot* slot) except -1:
+    cdef uint64_t word = slot.word
+    slot.fast = FAST_NONE
+    if slot.setter == SET_INT64 and word == KIND_INT and slot.type is &PyLong_Type:
+        slot.fast = FAST_INT64
+    elif slot.setter == SET_FLOAT64 and word == KIND_FLOAT and slot.type is &PyFloat_Type:
+        slot.fast = FAST_FLOAT64
+    if slot.setter != SET_ARRAY:
+        return 0
+    slot.dtype = <uint16_t>(word >> WORD_DTYPE & 0xffff)
+    slot.ndim = <int32_t>(word >> WORD_NDIM & 0xff)
+    slot.letter = <uint8_t>(word >> WORD_LETTER & 3)
+    slot.is_readonly = word >> WORD_READONLY & 1
+    slot.family = <uint8_t>(word >> WORD_FAMILY & 0xff)
+    slot.device_type = <uint8_t>(word >> WORD_DEVICE_TYPE & 0xf)
+    slot.device_id = <int32_t>(word >> WORD_DEVICE)
+    slot.itemsize = dtype_facts[slot.dtype].itemsize
+    slot.misaligned = <uint32_t>(dtype_facts[slot.dtype].alignment - 1)
+    slot.scalar_type = torch_scalar_type(slot.dtype)
+    if slot.kind == ROUTE_VIEW:
+        slot.fast = FAST_VIEW
+    elif (slot.kind == ROUTE_TORCH and torch_route.is_c_abi and slot.scalar_type >= 0
+            and slot.device_type == kDLCUDA and not slot.is_readonly):
+        slot.fast = FAST_TORCH
+    return 0
+
+
+cdef bint pack_torch(const Slot* slot, PyObject* tensor, uint64_t* words) noexcept:
+    cdef TorchRoute* route = &torch_route
+    cdef void* handle = <char*>tensor + route.tensor_offset
+    cdef void* data
+    cdef int64_t ndim
+    cdef int64_t* shape
+    cdef int64_t* strides
+    cdef int32_t scalar_type
+    cdef int32_t device_id
+    cdef int32_t code
+    if (<uint64_t*>((<char**>handle)[0] + route.key_offset))[0] & ~route.key_ignored != (
+            route.key_cuda):
+        return False
+    code = route.api.get_dim(handle, &ndim)
+    code |= route.api.get_dtype(handle, &scalar_type)
+    code |= route.api.get_device_index(handle, &device_id)
+    if code | (ndim ^ slot.ndim) | (scalar_type ^ slot.scalar_type) | (
+            device_id ^ slot.device_id):
+        return False
+    code = route.api.get_sizes(handle, &shape)
+    code |= route.api.get_strides(handle, &strides)
+    code |= route.api.get_data_ptr(handle, &data)
+    return (
+        code == 0
+        and write_block(words, data, shape, strides, slot.itemsize, slot.ndim,
+                        slot.itemsize) == slot.letter
+        and _is_usable(slot, words)
+    )
+
+
+cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* call) noexcept:
+    cdef StridedView array = <StridedView>view
+    cdef Layout layout = array.layout
+    cdef int letter = LETTER_A
+    if layout.is_c_contiguous:
+        letter = LETTER_C
+    elif layout.is_f_contiguous:
+        letter = LETTER_F
+    if (
+        layout.ndim != slot.ndim or letter != slot.letter or array.dtype_id != slot.dtype
+        or array.device_id != slot.device_id or array.device_type != slot.device_type
+        or array.family != slot.family or array.is_readonly != slot.is_readonly
+        or array.stream_handle != NO_STREAM
+    ):
+        return False
+    memcpy(words, layout.words, (5 + 2 * slot.ndim) * sizeof(uint64_t))
+    words[4] = <uint64_t><uintptr_t>array.data if layout.size else 0
+    return _is_usable(slot, words)
+
+
+cdef inline bint _is_usable(const Slot* slot, const uint64_t* words) noexcept nogil:
+    return words[2] == 0 or (words[4] >= FIRST_PAGE and words[4] & slot.misaligned == 0)
+
+
+# -- the general way ----------------------------------------------------------------------
 
 cdef inline int check_memory(const uint64_t* words, const Source* source) except -1:
     # torch's tensors come here unchecked; the others were checked by their route.
@@ -504,21 +595,28 @@ cdef int _append_tuple(PyObject* argument, int index, Words* words) except -1:
 cdef uint64_t _word_of_import(int route, PyObject* argument, int index,
                               Words* words) except? 0:
     cdef Source source
+    import_source(route, argument, &source)
+    if source.keep is NULL:
+        return _word_of_source(&source, index, words)
+    try:    # shape and strides stand in what `keep` owns
+        return _word_of_source(&source, index, words)
+    finally:
+        Py_DECREF(<object>source.keep)
+
+
+cdef uint64_t _word_of_source(Source* source, int index, Words* words) except? 0:
     cdef uint64_t block[133]        # 5 + 2 * MAX_NDIM
     cdef uint64_t word
-    import_source(route, argument, &source)
-    if source.keep is not NULL:
-        Py_DECREF(<object>source.keep)
     if source.device_type == kDLCPU:
         words.planned = False
         return KIND_HOST
     if not dtype_facts[source.dtype].kernel:
         entry = dtype_by_id(source.dtype)
         raise TypeError(f"a kernel cannot take dtype {entry.name}; {entry.advice}")
-    word = write_array(block, &source)
-    check_memory(block, &source)
+    word = write_array(block, source)
+    check_memory(block, source)
     if source.device_type == kDLCUDA:
-        _note_device(&source, index, words)
+        _note_device(source, index, words)
     return word
 
 

@@ -12,8 +12,8 @@ so by ``CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM``; torch's 0 is always the le
 from libc.stdint cimport int32_t, intptr_t, uint64_t, uintptr_t
 
 from stridedview._driver cimport (
-    CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY,
-    CUDA_SUCCESS, check, driver, require_driver,
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_CONTEXT,
+    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, check, driver, require_driver,
 )
 from stridedview._exchange cimport exchange_stream
 from stridedview._torch cimport torch_stream
@@ -62,9 +62,14 @@ cdef bint family_stream(int family, int32_t device_id, void** stream) except -1:
     return True
 
 
+cdef object _cupy_current_stream = None
+
+
 cdef void* _cupy_stream(int32_t device_id) except? NULL:
-    cupy = sys.modules["cupy"]
-    return <void*><uintptr_t>cupy.cuda.get_current_stream(device_id).ptr
+    global _cupy_current_stream
+    if _cupy_current_stream is None:
+        _cupy_current_stream = sys.modules["cupy"].cuda.get_current_stream
+    return <void*><uintptr_t>_cupy_current_stream(device_id).ptr
 
 
 cdef bint is_capturing(void* stream) noexcept nogil:
@@ -187,17 +192,35 @@ cdef int keep_until_done(object owner, void* stream, void* producer_stream) exce
 
 def release_done():
     """Drop the owners whose launches are done; called at each launch that keeps one."""
-    cdef uintptr_t event
-    while _kept:
-        try:
-            item = _kept.popleft()
-        except IndexError:
-            return
-        event = item[1]
-        if driver.cuEventQuery(<void*>event) == CUDA_ERROR_NOT_READY:
-            _kept.appendleft(item)
-            return
-        _idle_events.setdefault(item[2], []).append(event)
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    if not _kept:
+        return
+    require_driver()
+    # While any thread captures in global mode, asking an event that has no part in the
+    # capture would spoil it, and so would freeing what a dropped owner holds.
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    try:
+        while _kept and _release_oldest():
+            pass
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+
+
+cdef bint _release_oldest() except -1:
+    """Drop the oldest owner if its launch is done; return whether it was."""
+    cdef int result
+    try:
+        item = _kept.popleft()
+    except IndexError:
+        return False        # another thread was faster
+    result = driver.cuEventQuery(<void*><uintptr_t>item[1])
+    if result == CUDA_ERROR_NOT_READY or result == CUDA_ERROR_INVALID_CONTEXT:
+        _kept.appendleft(item)
+        return False
+    if result == CUDA_SUCCESS:
+        _idle_events.setdefault(item[2], []).append(item[1])
+    # Any other answer says that the context, and with it the launch, is gone.
+    return True
 
 
 def kept_count():

@@ -1,7 +1,7 @@
 # The torch route's C face. See _torch.pyx.
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
 from stridedview._source cimport Source
 
@@ -16,7 +16,23 @@ ctypedef struct TorchApi:
     int32_t (*get_dtype)(void*, int32_t*) noexcept nogil
     int32_t (*get_device_index)(void*, int32_t*) noexcept nogil
     int32_t (*get_storage_size)(void*, int64_t*) noexcept nogil
+    int32_t (*get_storage_offset)(void*, int64_t*) noexcept nogil
     int32_t (*get_current_cuda_stream)(int32_t, void**) noexcept nogil
+
+
+ctypedef struct TorchRoute:
+    # What the fast call needs of the gate and the C ABI; filled by require_torch().
+    bint is_c_abi               # the self-check passed
+    Py_ssize_t tensor_offset    # of the at::Tensor in the Python object, bytes
+    Py_ssize_t key_offset       # of the dispatch-key word in a TensorImpl, bytes; -1 unknown
+    uint64_t key_ignored        # bits in which plain and inference tensors differ
+    uint64_t key_cuda
+    uint64_t key_cpu
+    TorchApi api
+    uint16_t dtype_ids[128]     # torch's scalar type -> id in the dtype table
+
+
+cdef TorchRoute torch_route
 
 
 # Fill `source` from a tensor of a plain type; TypeError or BufferError by kind otherwise.
@@ -26,3 +42,5 @@ cdef int torch_stream(int32_t device_id, void** stream) except -1
 # Refuse storage that was shrunk under the tensor.
 cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1
 cdef int require_torch() except -1
+# torch's number for an id of the dtype table, -1 if it has none.
+cdef int torch_scalar_type(int dtype) noexcept

@@ -34,33 +34,28 @@ cdef enum:
     ROUTE_C_ABI = 1
     ROUTE_EXCHANGE = 2
 
-cdef TorchApi api
 cdef DLPackExchangeAPI* exchange = NULL
 cdef int route_taken = ROUTE_UNSET
 cdef str route_reason = "torch is not imported"
 
-cdef Py_ssize_t tensor_offset = 0       # of the at::Tensor in the Python object, bytes
-cdef Py_ssize_t key_offset = -1         # of the dispatch-key word in a TensorImpl, bytes
-cdef uint64_t key_ignored = 0           # bits in which plain and inference tensors differ
-cdef uint64_t key_cuda = 0
-cdef uint64_t key_cpu = 0
-cdef uint16_t dtype_ids[128]            # torch's scalar type -> id in the dtype table
+torch_route.key_offset = -1
 
 
 cdef int torch_source(PyObject* tensor, Source* source) except -1:
-    cdef void* handle = <char*>tensor + tensor_offset
+    cdef void* handle
     cdef uint64_t key
     if route_taken == ROUTE_UNSET:
         require_torch()
-    if key_offset < 0:
+    handle = <char*>tensor + torch_route.tensor_offset
+    if torch_route.key_offset < 0:
         return _ask(tensor, source)
     # A tensor whose Python object was made without one (Tensor.__new__ alone) has none.
     if (<void**>handle)[0] is NULL:
         raise TypeError("the tensor is not initialized")
-    key = (<uint64_t*>((<char**>handle)[0] + key_offset))[0] & ~key_ignored
-    if key == key_cuda:
+    key = (<uint64_t*>((<char**>handle)[0] + torch_route.key_offset))[0] & ~torch_route.key_ignored
+    if key == torch_route.key_cuda:
         source.device_type = kDLCUDA
-    elif key == key_cpu:
+    elif key == torch_route.key_cpu:
         source.device_type = kDLCPU
     else:
         return _ask(tensor, source)
@@ -76,18 +71,18 @@ cdef int _by_c_abi(void* handle, Source* source) except -1:
     source.family = FAMILY_TORCH
     source.stream = NO_STREAM
     source.is_readonly = False
-    code = api.get_dim(handle, &ndim)
-    code |= api.get_dtype(handle, &scalar_type)
-    code |= api.get_sizes(handle, <int64_t**>&source.shape)
-    code |= api.get_strides(handle, <int64_t**>&source.strides)
-    code |= api.get_device_index(handle, &source.device_id)
-    code |= api.get_data_ptr(handle, &source.data)
+    code = torch_route.api.get_dim(handle, &ndim)
+    code |= torch_route.api.get_dtype(handle, &scalar_type)
+    code |= torch_route.api.get_sizes(handle, <int64_t**>&source.shape)
+    code |= torch_route.api.get_strides(handle, <int64_t**>&source.strides)
+    code |= torch_route.api.get_device_index(handle, &source.device_id)
+    code |= torch_route.api.get_data_ptr(handle, &source.data)
     if code != 0:
         raise BufferError("torch could not tell the tensor's memory")
     if source.device_id < 0:
         source.device_id = 0        # CPU tensors have index -1
     source.ndim = <int32_t>ndim
-    source.dtype = dtype_ids[scalar_type & 127]
+    source.dtype = torch_route.dtype_ids[scalar_type & 127]
     if source.dtype == DTYPE_NONE or ndim > MAX_NDIM:
         _refuse_dtype(scalar_type, ndim)
     source.unit = dtype_facts[source.dtype].itemsize
@@ -114,21 +109,22 @@ cdef int _ask(PyObject* tensor, Source* source) except -1:
     _torch_gate.check(<object>tensor)
     if route_taken == ROUTE_C_ABI:
         source.device_type = kDLCUDA if (<object>tensor).is_cuda else kDLCPU
-        return _by_c_abi(<char*>tensor + tensor_offset, source)
+        return _by_c_abi(<char*>tensor + torch_route.tensor_offset, source)
     return _by_exchange(tensor, source)
 
 
 cdef int torch_stream(int32_t device_id, void** stream) except -1:
-    if api.get_current_cuda_stream is not NULL:
-        if api.get_current_cuda_stream(device_id, stream) == 0:
+    if torch_route.api.get_current_cuda_stream is not NULL:
+        if torch_route.api.get_current_cuda_stream(device_id, stream) == 0:
             return 0
     return exchange_stream(FAMILY_TORCH, device_id, stream)
 
 
 cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
+    cdef void* handle
     cdef int64_t nbytes = 0
     cdef int64_t last = 0
-    cdef int64_t offset
+    cdef int64_t offset = 0
     cdef int axis
     for axis in range(source.ndim):
         if source.shape[axis] == 0:
@@ -136,10 +132,12 @@ cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
         if source.strides is not NULL:
             last += (source.shape[axis] - 1) * source.strides[axis]
     if route_taken == ROUTE_C_ABI:
-        api.get_storage_size(<char*>tensor + tensor_offset, &nbytes)
+        handle = <char*>tensor + torch_route.tensor_offset
+        torch_route.api.get_storage_size(handle, &nbytes)
+        torch_route.api.get_storage_offset(handle, &offset)
     else:
         nbytes = (<object>tensor).untyped_storage().nbytes()
-    offset = (<object>tensor).storage_offset()
+        offset = (<object>tensor).storage_offset()
     if (offset + last + 1) * source.unit > nbytes:
         raise BufferError(
             f"its storage holds {nbytes} bytes, fewer than the tensor reaches: it was "
@@ -171,28 +169,35 @@ cdef int require_torch() except -1:
         raise ImportError(
             f"torch {torch.__version__} offers neither a C ABI that passes the self-check "
             f"({route_reason}) nor the DLPack exchange API; torch 2.10 or newer is needed")
+    torch_route.is_c_abi = route == ROUTE_C_ABI
     route_taken = route
     return 0
 
 
+cdef int torch_scalar_type(int dtype) noexcept:
+    cdef int number
+    for number in range(128):
+        if torch_route.dtype_ids[number] == dtype:
+            return number
+    return -1
+
+
 cdef int _learn_keys(object torch) except -1:
-    global key_offset, key_cuda, key_cpu, key_ignored
     words = _torch_gate.key_words(torch)
-    key_ignored = words["ignored"]
-    key_cuda = words["cuda"]
-    key_cpu = words["cpu"]
-    key_offset = _torch_gate.find_key_offset(torch)
+    torch_route.key_ignored = words["ignored"]
+    torch_route.key_cuda = words["cuda"]
+    torch_route.key_cpu = words["cpu"]
+    torch_route.key_offset = _torch_gate.find_key_offset(torch)
     return 0
 
 
 cdef str _prepare_c_abi(object torch):
     """Look up torch's C ABI and check it; return "" or why it is not used."""
-    global tensor_offset
-    tensor_offset = object.__basicsize__
+    torch_route.tensor_offset = object.__basicsize__
     sample = torch.empty((2, 3))
     if not _torch_gate.stands_behind_header(sample):
         return "the tensor does not stand behind the object header"
-    if key_offset < 0:
+    if torch_route.key_offset < 0:
         return "the dispatch-key word was not found"
     try:
         library = _torch_gate.library(torch, "torch_cpu")
@@ -205,11 +210,11 @@ cdef str _prepare_c_abi(object torch):
 
 
 cdef int _look_up(object library) except -1:
-    cdef void** slot = <void**>&api
+    cdef void** slot = <void**>&torch_route.api
     cdef int index = 0
     for name in (
         "get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype",
-        "get_device_index", "get_storage_size",
+        "get_device_index", "get_storage_size", "get_storage_offset",
     ):
         function = getattr(library, f"aoti_torch_{name}")
         slot[index] = <void*><uintptr_t>ctypes.cast(function, ctypes.c_void_p).value
@@ -219,12 +224,12 @@ cdef int _look_up(object library) except -1:
 
 cdef int _look_up_stream(object torch) except -1:
     # In torch's CUDA library; a CPU build has none and the exchange API answers.
-    api.get_current_cuda_stream = NULL
+    torch_route.api.get_current_cuda_stream = NULL
     try:
         function = _torch_gate.library(torch, "torch_cuda").aoti_torch_get_current_cuda_stream
     except (OSError, AttributeError):
         return 0
-    (<void**>&api.get_current_cuda_stream)[0] = (
+    (<void**>&torch_route.api.get_current_cuda_stream)[0] = (
         <void*><uintptr_t>ctypes.cast(function, ctypes.c_void_p).value)
     return 0
 
@@ -236,14 +241,14 @@ cdef int _learn_dtypes(object library) except -1:
         if function is not None and entry.torch_name:
             number = function()
             if 0 <= number < 128:
-                dtype_ids[number] = entry.id
+                torch_route.dtype_ids[number] = entry.id
     return 0
 
 
 def _facts(object tensor):
     """Return (pointer, shape, strides in items, dtype name) as the C ABI tells them."""
     cdef Source source
-    _by_c_abi(<char*><PyObject*>tensor + tensor_offset, &source)
+    _by_c_abi(<char*><PyObject*>tensor + torch_route.tensor_offset, &source)
     return (
         <uintptr_t>source.data,
         tuple([source.shape[axis] for axis in range(source.ndim)]),

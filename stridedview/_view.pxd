@@ -27,7 +27,6 @@ cdef class StridedView:
     cdef uint16_t dtype_id          # index in the dtype table
     cdef uint8_t family
     cdef bint is_readonly
-    cdef bint is_record             # one item of a structured array, not a 0-d array
     # What Numba's users of device arrays set or cache on an array, and the stream object
     # given to bind(): a dict, or None. Kept apart as most views never need it.
     cdef object extra
@@ -40,6 +39,9 @@ cdef StridedView make_view(
 
 # A view of the same memory: another layout, `offset` bytes further on.
 cdef StridedView derive(StridedView source, Layout layout, int64_t offset)
+
+# A view of one field of a structured dtype.
+cdef StridedView field(StridedView view, str name)
 
 cdef bint on_host(StridedView view) noexcept        # may the CPU read it
 cdef bint on_device(StridedView view) noexcept      # may a kernel read it

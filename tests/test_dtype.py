@@ -194,6 +194,8 @@ REGISTERED = {
     ),
     "times": np.dtype("M8[ns]"),
     "spans of time": np.dtype("m8[25s]"),
+    "texts": np.dtype("U5"),
+    "bytes": np.dtype("S5"),
     "void": np.dtype("V12"),
 }
 

@@ -13,16 +13,28 @@ PACKAGE = Path(__file__).parent.parent / "stridedview"
 # From the bottom up. A module may import only from rows above its own; those that share
 # a row know nothing of each other, except as `SAME_ROW` says.
 ORDER = [
-    {"_dlpack", "_driver", "_geometry", "_intern", "_peers", "_autoenable", "_torch_gate"},
+    {
+        "_dlpack",
+        "_driver",
+        "_geometry",
+        "_intern",
+        "_peers",
+        "_autoenable",
+        "_torch_gate",
+        "_kernels",
+    },
     {"_dtype", "_axes", "_indexing"},
     {"_layout"},
-    {"_source", "_managed"},
+    {"_source", "_managed", "_copyplan"},
     {"_view"},
-    {"_exchange", "_export"},
+    {"_exchange", "_export", "_device_copy", "_record"},
     {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
-    {"_launch"},
+    {"_launch", "_transfer", "_alloc"},
+    {"_assign"},
+    {"memory"},
+    {"_sharing"},
     {"numba_cuda", "_simulator"},
     {"_switch"},
     {"_status"},
@@ -35,7 +47,7 @@ RANK = {name: rank for rank, names in enumerate(ORDER, start=1) for name in name
 
 FRAMEWORKS = {"numba", "numba_cuda", "torch", "cupy", "jax", "triton"}
 # The status command imports it to see whether the hook of the environment worked.
-MAY_IMPORT_NUMBA = {"numba_cuda", "_simulator", "_demo", "_status"}
+MAY_IMPORT_NUMBA = {"numba_cuda", "_simulator", "_demo", "_status", "_switch"}
 
 SOURCES = sorted(
     path

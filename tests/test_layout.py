@@ -27,23 +27,27 @@ settings.load_profile("quick")
 def numpy_view(layout, offset=0):
     """Return a NumPy view of MEMORY that has this layout, its first item at MIDDLE."""
     low, high = layout.byte_extent
-    assert MIDDLE + offset + low >= 0 and MIDDLE + offset + high <= len(MEMORY)
+    assert MIDDLE + offset + low >= 0
+    assert MIDDLE + offset + high <= len(MEMORY)
     return np.ndarray(
         layout.shape, f"V{layout.itemsize}", MEMORY, MIDDLE + offset, layout.strides
     )
 
 
 def assert_same(layout, offset, expected):
-    """Compare what addresses something: no stride of an empty view or a single item does."""
+    """Compare what addresses something, which no stride of an extent of 1 does."""
     start = MEMORY.ctypes.data + MIDDLE
     assert layout.shape == expected.shape
     assert layout.itemsize == expected.dtype.itemsize
     assert layout.is_c_contiguous == expected.flags.c_contiguous
     assert layout.is_f_contiguous == expected.flags.f_contiguous
-    assert layout.size == expected.size and layout.nbytes == expected.nbytes
+    assert layout.size == expected.size
+    assert layout.nbytes == expected.nbytes
     if layout.size:
         assert start + offset == expected.ctypes.data
-        for extent, ours, theirs in zip(layout.shape, layout.strides, expected.strides):
+        for extent, ours, theirs in zip(
+            layout.shape, layout.strides, expected.strides, strict=False
+        ):
             assert ours == theirs or extent == 1
 
 
@@ -57,27 +61,35 @@ def layouts(draw):
     itemsize = draw(itemsizes)
     kind = draw(st.sampled_from(["C", "F", "sliced", "wild"]))
     if kind == "wild":
-        strides = tuple(draw(st.integers(-6, 6)) * draw(st.sampled_from([1, itemsize]))
-                        for _ in shape)
+        strides = tuple(
+            draw(st.integers(-6, 6)) * draw(st.sampled_from([1, itemsize])) for _ in shape
+        )
         return Layout(shape, strides, itemsize=itemsize)
     array = np.empty(shape, f"V{itemsize}", order="F" if kind == "F" else "C")
     strides = array.strides
     if kind == "sliced":
         strides = [s * draw(st.sampled_from([1, 1, 2, -1, -2, 0])) for s in strides]
         order = draw(st.permutations(range(len(shape))))
-        return Layout([shape[i] for i in order], [strides[i] for i in order],
-                      itemsize=itemsize)
+        return Layout(
+            [shape[i] for i in order], [strides[i] for i in order], itemsize=itemsize
+        )
     return Layout(shape, strides, itemsize=itemsize)
 
 
 def within(layout):
     low, high = layout.byte_extent
-    return -MIDDLE < low and high < MIDDLE
+    return low > -MIDDLE and high < MIDDLE
 
 
 ends = st.none() | st.integers(-7, 7)
-slices = st.builds(slice, ends, ends, st.none() | st.integers(-3, 3).filter(bool)
-                   | st.sampled_from([sys.maxsize, -sys.maxsize]))
+slices = st.builds(
+    slice,
+    ends,
+    ends,
+    st.none()
+    | st.integers(-3, 3).filter(bool)
+    | st.sampled_from([sys.maxsize, -sys.maxsize]),
+)
 
 
 @st.composite
@@ -97,23 +109,24 @@ def both(ours, theirs, errors):
     """Run both; return the results, or check that both refuse with one of ``errors``."""
     try:
         expected = theirs()
-    except errors as error:
+    except errors:
         with pytest.raises(errors):
             ours()
-        assert isinstance(error, errors)
         return None
     return ours(), expected
 
 
-# ---- facts -----------------------------------------------------------------------------
+# ---- facts -------------------------------------------------------------------------------
 
 
 @given(layouts().filter(within))
 def test_facts_agree_with_numpy(layout):
     view = numpy_view(layout)
     assert_same(layout, 0, view)
-    assert layout.shape == view.shape and layout.strides == view.strides
-    assert layout.ndim == view.ndim and layout.nbytes == view.nbytes
+    assert layout.shape == view.shape
+    assert layout.strides == view.strides
+    assert layout.ndim == view.ndim
+    assert layout.nbytes == view.nbytes
     letter = "C" if view.flags.c_contiguous else "F" if view.flags.f_contiguous else "A"
     assert layout.letter == letter
     low, high = np.lib.array_utils.byte_bounds(view)
@@ -128,7 +141,7 @@ def test_facts_agree_with_numpy(layout):
 def test_uniqueness_is_exact(layout):
     touched = []
     for index in itertools.product(*map(range, layout.shape)):
-        start = sum(i * s for i, s in zip(index, layout.strides))
+        start = sum(i * s for i, s in zip(index, layout.strides, strict=False))
         touched.extend(range(start, start + layout.itemsize))
     assert layout.is_unique == (len(touched) == len(set(touched)))
 
@@ -154,15 +167,21 @@ def test_default_strides_are_c_order():
     assert Layout(5, itemsize=8) is Layout((5,), itemsize=8)
 
 
-@pytest.mark.parametrize("low, high, fits", [
-    (0, 2**31, True), (0, 2**31 + 1, False), (-(2**31), 1, True), (-(2**31) - 1, 1, False),
-])
+@pytest.mark.parametrize(
+    ("low", "high", "fits"),
+    [
+        (0, 2**31, True),
+        (0, 2**31 + 1, False),
+        (-(2**31), 1, True),
+        (-(2**31) - 1, 1, False),
+    ],
+)
 def test_fits_32_bits_at_the_edges(low, high, fits):
     layout = Layout((2, 2), (low or 1, high - 1 - (0 if low else 1)), itemsize=1)
     assert layout.fits_32_bits is fits
 
 
-# ---- refusals --------------------------------------------------------------------------
+# ---- refusals ----------------------------------------------------------------------------
 
 REFUSED = {
     "negative extent": (ValueError, lambda: Layout((2, -1), itemsize=4)),
@@ -175,7 +194,9 @@ REFUSED = {
     "default strides overflow": (OverflowError, lambda: Layout((2**40,) * 2, itemsize=1)),
     "extent times stride": (OverflowError, lambda: Layout((3,), (2**62,), itemsize=1)),
     "byte extent overflow": (
-        OverflowError, lambda: Layout((2, 2), (2**62, -(2**62)), itemsize=1)),
+        OverflowError,
+        lambda: Layout((2, 2), (2**62, -(2**62)), itemsize=1),
+    ),
     "extent beyond 64 bits": (OverflowError, lambda: Layout((2**64,), itemsize=1)),
     "float extent": (TypeError, lambda: Layout((2.0,), itemsize=1)),
     "no itemsize": (TypeError, lambda: Layout((2,))),
@@ -195,7 +216,7 @@ def test_layout_when_set_then_refuses(name):
         setattr(Layout((2,), itemsize=4), name, 1)
 
 
-# ---- the algebra -----------------------------------------------------------------------
+# ---- the algebra -------------------------------------------------------------------------
 
 
 @given(st.data(), layouts().filter(within))
@@ -231,7 +252,7 @@ def test_reshape_agrees_with_numpy(data, layout, order):
     target = data.draw(shapes_of(layout.size) | extents)
     if target and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(target) - 1))
-        target = (*target[:at], -1, *target[at + 1:])
+        target = (*target[:at], -1, *target[at + 1 :])
     try:
         expected = view.reshape(target, order=order)
     except ValueError:
@@ -261,7 +282,7 @@ def shapes_of(draw, size):
 @given(layouts().filter(within), st.sampled_from("CFA"))
 def test_ravel_agrees_with_numpy_or_refuses(layout, order):
     view = numpy_view(layout)
-    expected = view.reshape(-1, order=order)    # ravel() itself always copies a gapped one
+    expected = view.reshape(-1, order=order)  # ravel() itself always copies a gapped one
     if shares(expected, view):
         assert_same(*layout.ravel(order), expected)
     else:
@@ -269,8 +290,9 @@ def test_ravel_agrees_with_numpy_or_refuses(layout, order):
             layout.ravel(order)
 
 
-axis_choices = st.none() | st.integers(-6, 5) | st.lists(
-    st.integers(-6, 5), max_size=3).map(tuple)
+axis_choices = (
+    st.none() | st.integers(-6, 5) | st.lists(st.integers(-6, 5), max_size=3).map(tuple)
+)
 
 
 @given(layouts().filter(within), axis_choices)
@@ -285,7 +307,8 @@ def test_squeeze_agrees_with_numpy(layout, axis):
 def test_expand_dims_agrees_with_numpy(layout, axis):
     view = numpy_view(layout)
     result = both(
-        lambda: layout.expand_dims(axis), lambda: np.expand_dims(view, axis), ValueError)
+        lambda: layout.expand_dims(axis), lambda: np.expand_dims(view, axis), ValueError
+    )
     if result:
         assert_same(*result[0], result[1])
 
@@ -294,10 +317,10 @@ def test_expand_dims_agrees_with_numpy(layout, axis):
 def test_broadcast_to_agrees_with_numpy(data, layout):
     view = numpy_view(layout)
     lead = data.draw(st.lists(st.integers(0, 3), max_size=2))
-    shape = tuple(lead) + tuple(
-        data.draw(st.sampled_from([n, n, 3])) for n in layout.shape)
-    result = both(lambda: layout.broadcast_to(shape),
-                  lambda: np.broadcast_to(view, shape), ValueError)
+    shape = tuple(lead) + tuple(data.draw(st.sampled_from([n, n, 3])) for n in layout.shape)
+    result = both(
+        lambda: layout.broadcast_to(shape), lambda: np.broadcast_to(view, shape), ValueError
+    )
     if result:
         assert_same(*result[0], result[1])
 
@@ -305,14 +328,17 @@ def test_broadcast_to_agrees_with_numpy(data, layout):
 @given(layouts().filter(within), itemsizes)
 def test_view_agrees_with_numpy(layout, itemsize):
     view = numpy_view(layout)
-    result = both(lambda: layout.view(itemsize), lambda: view.view(f"V{itemsize}"), ValueError)
+    result = both(
+        lambda: layout.view(itemsize), lambda: view.view(f"V{itemsize}"), ValueError
+    )
     if result:
         assert_same(*result[0], result[1])
 
 
 def test_as_strided_takes_bytes_and_passes_the_offset_on():
     layout, offset = Layout((10,), itemsize=4).as_strided((3, 4), (4, 8), 12)
-    assert layout is Layout((3, 4), (4, 8), itemsize=4) and offset == 12
+    assert layout is Layout((3, 4), (4, 8), itemsize=4)
+    assert offset == 12
 
 
 MASKS = {
@@ -332,11 +358,12 @@ MASKS = {
 @pytest.mark.parametrize("case", MASKS, ids=str)
 def test_slice_when_not_basic_then_says_so(case):
     for ndim in (0, 1, 2):
-        with pytest.raises(IndexError, match="index|indices"):
+        with pytest.raises(IndexError, match=r"index|indices"):
             Layout((3,) * ndim, itemsize=4).slice((MASKS[case], Ellipsis))
-        with pytest.raises(IndexError, match="index|indices"):
+        with pytest.raises(IndexError, match=r"index|indices"):
             Layout((3,) * ndim, itemsize=4).slice(
-                (MASKS[case],) if case == "nested tuple" else MASKS[case])
+                (MASKS[case],) if case == "nested tuple" else MASKS[case]
+            )
 
 
 def test_slice_when_zero_dimensional_integer_array_then_is_an_integer():
@@ -351,7 +378,7 @@ def test_slice_when_result_has_too_many_dimensions_then_refuses():
 
 @pytest.mark.parametrize("shape", [(-1, -1), (-2, 3), (4,), (0, -1)], ids=str)
 def test_reshape_when_shape_is_wrong_then_refuses(shape):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"-1 more than once|negative|cannot reshape"):
         Layout((2, 3), itemsize=4).reshape(shape)
 
 
@@ -360,15 +387,17 @@ def test_reshape_when_order_is_unknown_then_refuses():
         Layout((2, 3), itemsize=4).reshape(6, order="K")
 
 
-# ---- identity --------------------------------------------------------------------------
+# ---- identity ----------------------------------------------------------------------------
 
 
 @given(layouts())
 def test_equal_layouts_are_one_object(layout):
     again = Layout(list(layout.shape), list(layout.strides), itemsize=layout.itemsize)
-    assert again is layout and hash(again) == hash(layout)
+    assert again is layout
+    assert hash(again) == hash(layout)
     assert pickle.loads(pickle.dumps(layout)) is layout
-    assert copy.copy(layout) is layout and copy.deepcopy(layout) is layout
+    assert copy.copy(layout) is layout
+    assert copy.deepcopy(layout) is layout
 
 
 def test_living_layout_stays_the_one_object_after_many_others():
@@ -388,7 +417,7 @@ def test_a_million_different_shapes_leave_memory_flat():
     before = peak()
     for i in range(1_000_000):
         Layout((i, 11), itemsize=4)
-    assert peak() - before < 4096       # KiB
+    assert peak() - before < 4096  # KiB
 
 
 def test_threads_that_make_the_same_layouts_get_the_same_objects():
@@ -404,14 +433,17 @@ def test_threads_that_make_the_same_layouts_get_the_same_objects():
     for thread in threads:
         thread.join()
     first = results[0]
-    assert all(a is b for other in results.values() for a, b in zip(first, other))
+    assert all(
+        a is b for other in results.values() for a, b in zip(first, other, strict=False)
+    )
 
 
 def test_docstrings_hold():
     found = [
         test
         for test in doctest.DocTestFinder(exclude_empty=True).find(
-            Layout, "Layout", module=False, globs={"Layout": Layout})
+            Layout, "Layout", module=False, globs={"Layout": Layout}
+        )
         if test.examples
     ]
     runner = doctest.DocTestRunner()

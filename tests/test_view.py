@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stridedview
-from stridedview import Layout, StridedView, _export, _view
+from stridedview import Layout, StridedView, _export, _stream, _view
 
 torch = pytest.importorskip("torch")
 
@@ -26,13 +26,15 @@ def host(array, **more):
     layout = Layout(array.shape, array.strides, itemsize=array.itemsize)
     more.setdefault("readonly", not array.flags.writeable)
     return _view.view_of_pointer(
-        array.ctypes.data, layout, array.dtype, CPU, owner=array, **more)
+        array.ctypes.data, layout, array.dtype, CPU, owner=array, **more
+    )
 
 
 def device(shape=(4, 6), dtype="float32", strides=None, kind=CUDA, **more):
     itemsize = stridedview._dtype.dtype(dtype).itemsize
     return _view.view_of_pointer(
-        INVENTED, Layout(shape, strides, itemsize=itemsize), dtype, kind, **more)
+        INVENTED, Layout(shape, strides, itemsize=itemsize), dtype, kind, **more
+    )
 
 
 def ramp(*shape, dtype="f4"):
@@ -42,21 +44,31 @@ def ramp(*shape, dtype="f4"):
 # ---- attributes --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [
-    lambda: ramp(4, 6), lambda: ramp(4, 6).T, lambda: ramp(4, 6)[::2, ::-1],
-    lambda: ramp(), lambda: ramp(0, 3), lambda: np.broadcast_to(ramp(3), (2, 3)),
-], ids=["C", "F", "gapped", "no dimensions", "empty", "broadcast"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ramp(4, 6),
+        lambda: ramp(4, 6).T,
+        lambda: ramp(4, 6)[::2, ::-1],
+        lambda: ramp(),
+        lambda: ramp(0, 3),
+        lambda: np.broadcast_to(ramp(3), (2, 3)),
+    ],
+    ids=["C", "F", "gapped", "no dimensions", "empty", "broadcast"],
+)
 def test_attributes_are_numpys(make):
     array = make()
     view = host(array)
     for name in ("shape", "strides", "ndim", "size", "nbytes", "itemsize", "dtype"):
         assert getattr(view, name) == getattr(array, name), name
-    assert view.ptr == array.ctypes.data and view.device == CPU
+    assert view.ptr == array.ctypes.data
+    assert view.device == CPU
     assert view.is_c_contiguous() == array.flags.c_contiguous
     assert view.is_f_contiguous() == array.flags.f_contiguous
     assert view.flags == {name: array.flags[name] for name in view.flags}
     assert view.readonly is not array.flags.writeable
-    assert view.owner is array and view.dtype_name == "float32"
+    assert view.owner is array
+    assert view.dtype_name == "float32"
     assert view.device_ctypes_pointer.value == (array.ctypes.data or None)
     if array.size:
         low, high = np.lib.array_utils.byte_bounds(array)
@@ -92,8 +104,12 @@ def test_len_and_iteration():
 
 def test_repr_says_dtype_shape_device_and_pointer():
     text = repr(device(strides=(4, 16)))
-    assert "float32" in text and "(4, 6)" in text and "cuda:0" in text and "[F]" in text
-    assert hex(INVENTED) in text and "read-only" in repr(device(readonly=True))
+    assert "float32" in text
+    assert "(4, 6)" in text
+    assert "cuda:0" in text
+    assert "[F]" in text
+    assert hex(INVENTED) in text
+    assert "read-only" in repr(device(readonly=True))
 
 
 def test_dtype_when_numpy_lacks_it_then_comes_from_ml_dtypes():
@@ -106,13 +122,16 @@ def test_stream_is_what_bind_was_given():
     view = device()
     assert view.stream == 0
     bound = view.bind(0x1234)
-    assert bound.stream == 0x1234 and view.stream == 0
-    assert bound[1:].stream == 0x1234 and bound.T.reshape(6, 4).stream == 0x1234
+    assert bound.stream == 0x1234
+    assert view.stream == 0
+    assert bound[1:].stream == 0x1234
+    assert bound.T.reshape(6, 4).stream == 0x1234
     assert bound.bind(0).stream == 0
-    assert bound.squeeze().stream == 0x1234 and bound.squeeze(stream=0x99).stream == 0x99
+    assert bound.squeeze().stream == 0x1234
+    assert bound.squeeze(stream=0x99).stream == 0x99
 
 
-# ---- other views of the same memory --------------------------------------------------------
+# ---- other views of the same memory ------------------------------------------------------
 
 OPERATIONS = {
     "slice": lambda x: x[1:3, ::2],
@@ -142,7 +161,8 @@ def test_operation_sees_what_numpy_sees(name):
     result = OPERATIONS[name](host(array))
     seen = np.asarray(result)
     np.testing.assert_array_equal(seen, expected)
-    assert seen.dtype == expected.dtype and seen.shape == expected.shape
+    assert seen.dtype == expected.dtype
+    assert seen.shape == expected.shape
     assert np.shares_memory(seen, array)
     assert result.owner is array
 
@@ -153,19 +173,21 @@ def test_operation_on_a_device_view_moves_the_pointer_as_numpy_does(name):
     expected = OPERATIONS[name](array)
     result = OPERATIONS[name](device())
     assert result.ptr - INVENTED == expected.ctypes.data - array.ctypes.data
-    assert result.shape == expected.shape and result.strides == expected.strides
+    assert result.shape == expected.shape
+    assert result.strides == expected.strides
 
 
 def test_expand_broadcast_and_as_strided():
     array = ramp(3, 1)
     view = host(array)
-    np.testing.assert_array_equal(
-        np.asarray(view.expand_dims(0)), np.expand_dims(array, 0))
+    np.testing.assert_array_equal(np.asarray(view.expand_dims(0)), np.expand_dims(array, 0))
     wide = view.broadcast_to((2, 3, 4))
     np.testing.assert_array_equal(np.asarray(wide), np.broadcast_to(array, (2, 3, 4)))
-    assert wide.readonly and not view.broadcast_to((3, 1)).readonly
+    assert wide.readonly
+    assert not view.broadcast_to((3, 1)).readonly
     np.testing.assert_array_equal(
-        np.asarray(view.as_strided((2, 2), (4, 4))), [[0, 1], [1, 2]])
+        np.asarray(view.as_strided((2, 2), (4, 4))), [[0, 1], [1, 2]]
+    )
     np.testing.assert_array_equal(np.asarray(view.as_strided((2,), (4,), 4)), [1, 2])
 
 
@@ -213,9 +235,13 @@ def test_fields_of_a_structured_view():
 
 
 MASKS = {
-    "bool": True, "list": [0, 1], "numpy mask": np.array([True, False, True, True]),
-    "numpy indices": np.array([0, 1]), "torch mask": torch.tensor([True, False]),
-    "torch indices": torch.tensor([1]), "torch bool": torch.tensor(True),
+    "bool": True,
+    "list": [0, 1],
+    "numpy mask": np.array([True, False, True, True]),
+    "numpy indices": np.array([0, 1]),
+    "torch mask": torch.tensor([True, False]),
+    "torch indices": torch.tensor([1]),
+    "torch bool": torch.tensor(True),
 }
 
 
@@ -225,7 +251,7 @@ def test_index_when_a_mask_or_array_then_index_error(name):
         device()[MASKS[name]]
 
 
-# ---- lifetime ------------------------------------------------------------------------------
+# ---- lifetime ----------------------------------------------------------------------------
 
 
 def test_owner_lives_as_long_as_any_view():
@@ -249,7 +275,7 @@ def test_view_takes_weak_references_and_cycles_are_collected():
     assert watch() is None
 
 
-# ---- DLPack ----------------------------------------------------------------------------------
+# ---- DLPack ------------------------------------------------------------------------------
 
 CONSUMERS = {
     "numpy": lambda v: np.from_dlpack(v),
@@ -264,8 +290,13 @@ CONSUMERS = {
 @pytest.mark.parametrize("part", ["whole", "offset", "transposed", "row", "empty"])
 def test_consumer_shares_memory(name, part):
     array = ramp(4, 6)
-    select = {"whole": lambda x: x, "offset": lambda x: x[1:, 2::2], "row": lambda x: x[2],
-              "transposed": lambda x: x.T, "empty": lambda x: x[4:]}[part]
+    select = {
+        "whole": lambda x: x,
+        "offset": lambda x: x[1:, 2::2],
+        "row": lambda x: x[2],
+        "transposed": lambda x: x.T,
+        "empty": lambda x: x[4:],
+    }[part]
     seen = CONSUMERS[name](select(host(array)))
     expected = select(array)
     np.testing.assert_array_equal(seen, expected)
@@ -275,21 +306,50 @@ def test_consumer_shares_memory(name, part):
         assert (expected == -1).all()
 
 
-@pytest.mark.parametrize("dtype", [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ],
+)
 def test_numpy_reads_each_dtype_through_dlpack(dtype):
     array = np.ones(3, dtype)
     assert np.from_dlpack(host(array)).dtype == array.dtype
 
 
-@pytest.mark.parametrize("dtype", [
-    "bool", "int32", "uint16", "float16", "bfloat16", "complex64", "float8_e4m3fn",
-    "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "int32",
+        "uint16",
+        "float16",
+        "bfloat16",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e8m0fnu",
+        "float8_e4m3fnuz",
+    ],
+)
 def test_torch_reads_each_dtype(dtype):
     tensor = device((3,), dtype).to_torch()
     assert tensor.dtype is getattr(torch, dtype)
-    assert tensor.data_ptr() == INVENTED and str(tensor.device) == "cuda:0"
+    assert tensor.data_ptr() == INVENTED
+    assert str(tensor.device) == "cuda:0"
 
 
 def test_to_torch_when_readonly_then_needs_allow_write():
@@ -298,11 +358,12 @@ def test_to_torch_when_readonly_then_needs_allow_write():
     assert device(readonly=True).to_torch(allow_write=True).shape == (4, 6)
 
 
-@pytest.mark.parametrize("kind, where", [(PINNED, "cpu"), (MANAGED, "cuda:0")])
+@pytest.mark.parametrize(("kind", "where"), [(PINNED, "cpu"), (MANAGED, "cuda:0")])
 def test_to_torch_of_pinned_and_managed_memory(kind, where):
     array = ramp(3)
     view = _view.view_of_pointer(
-        array.ctypes.data, Layout((3,), itemsize=4), "f4", kind, owner=array)
+        array.ctypes.data, Layout((3,), itemsize=4), "f4", kind, owner=array
+    )
     assert str(view.to_torch().device) == where
 
 
@@ -334,7 +395,8 @@ def test_dlpack_when_readonly_then_only_the_new_form_says_it():
 
 def test_dlpack_device_and_dl_device():
     view = host(ramp(3))
-    assert view.__dlpack_device__() == CPU and device().__dlpack_device__() == CUDA
+    assert view.__dlpack_device__() == CPU
+    assert device().__dlpack_device__() == CUDA
     assert view.__dlpack__(dl_device=CPU)
     with pytest.raises(BufferError):
         view.__dlpack__(dl_device=CUDA)
@@ -352,12 +414,15 @@ def test_dlpack_stream_when_zero_or_no_number_then_refuses():
         assert device().__dlpack__(stream=stream)
 
 
-def test_dlpack_stream_is_put_behind_the_producers(monkeypatch):
+def test_dlpack_stream_is_put_behind_the_producers():
     asked = []
     _export.set_hooks(order=lambda view, stream: asked.append((view.stream, stream)))
     view = device(stream=0x42)
-    for stream in (None, 7, -1):
-        view.__dlpack__(stream=stream)
+    try:
+        for stream in (None, 7, -1):
+            view.__dlpack__(stream=stream)
+    finally:
+        _export.set_hooks(order=_stream.order_view)
     assert asked == [(0x42, 1), (0x42, 7)]
 
 
@@ -379,7 +444,8 @@ def test_capsule_when_consumed_then_the_consumer_holds_the_memory():
     tensor = torch.from_dlpack(host(array))
     del array
     gc.collect()
-    assert watch() is not None and tensor.tolist() == [0, 1, 2]
+    assert watch() is not None
+    assert tensor.tolist() == [0, 1, 2]
     del tensor
     gc.collect()
     assert watch() is None
@@ -403,7 +469,7 @@ def test_capsule_when_dropped_in_another_thread_then_frees():
     assert watch() is None
 
 
-# ---- the C exchange API, called through ctypes -----------------------------------------------
+# ---- the C exchange API, called through ctypes -------------------------------------------
 
 
 class Device(ctypes.Structure):
@@ -411,21 +477,41 @@ class Device(ctypes.Structure):
 
 
 class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+    _fields_ = [
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    ]
 
 
 class Tensor(ctypes.Structure):
     _fields_ = [
-        ("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
-        ("dtype", DataType), ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Api(ctypes.Structure):
     _fields_ = [
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p),
-        *[(name, ctypes.c_void_p) for name in ("allocate", "managed_from", "managed_to",
-                                               "dltensor_from", "current_stream")]]
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        *[
+            (name, ctypes.c_void_p)
+            for name in (
+                "allocate",
+                "managed_from",
+                "managed_to",
+                "dltensor_from",
+                "current_stream",
+            )
+        ],
+    ]
 
 
 def exchange_api():
@@ -443,7 +529,13 @@ def call(address, *args):
 def test_exchange_api_has_every_function():
     api = exchange_api()
     assert (api.major, api.minor >= 1, api.previous) == (1, True, None)
-    for name in ("allocate", "managed_from", "managed_to", "dltensor_from", "current_stream"):
+    for name in (
+        "allocate",
+        "managed_from",
+        "managed_to",
+        "dltensor_from",
+        "current_stream",
+    ):
         assert getattr(api, name), name
 
 
@@ -451,10 +543,12 @@ def test_exchange_api_borrows_a_tensor():
     tensor = Tensor()
     view = device((4, 6), "bfloat16", (24, 4))
     assert call(exchange_api().dltensor_from, view, ctypes.addressof(tensor)) == 0
-    assert tensor.data == INVENTED and tensor.byte_offset == 0
+    assert tensor.data == INVENTED
+    assert tensor.byte_offset == 0
     assert (tensor.device.type, tensor.device.id) == CUDA
     assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (4, 16, 1)
-    assert tensor.shape[:2] == [4, 6] and tensor.strides[:2] == [12, 2]
+    assert tensor.shape[:2] == [4, 6]
+    assert tensor.strides[:2] == [12, 2]
 
 
 def test_exchange_api_when_given_something_else_then_type_error():
@@ -471,8 +565,11 @@ def test_exchange_api_there_and_back_keeps_the_owner():
     assert call(api.managed_to, managed.value, ctypes.addressof(made)) == 0
     again = ctypes.cast(made, ctypes.py_object).value
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(again))
-    assert again.ptr == view.ptr and again.layout is view.layout and again.readonly
-    assert again.device == CUDA and again.dtype_name == "float32"
+    assert again.ptr == view.ptr
+    assert again.layout is view.layout
+    assert again.readonly
+    assert again.device == CUDA
+    assert again.dtype_name == "float32"
     del owner, view
     gc.collect()
     assert watch() is not None
@@ -482,19 +579,26 @@ def test_exchange_api_there_and_back_keeps_the_owner():
 
 def test_exchange_api_current_stream_is_zero_for_the_host():
     stream = ctypes.c_void_p(1)
-    function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+    function = ctypes.PYFUNCTYPE(
+        ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p
+    )
     assert function(exchange_api().current_stream)(1, 0, ctypes.addressof(stream)) == 0
     assert stream.value is None
 
 
-# ---- array interfaces ------------------------------------------------------------------------
+# ---- array interfaces --------------------------------------------------------------------
 
 
 def test_cuda_array_interface_of_device_views():
     interface = device().__cuda_array_interface__
     assert interface == {
-        "version": 3, "shape": (4, 6), "typestr": "<f4", "data": (INVENTED, False),
-        "strides": None, "stream": None}
+        "version": 3,
+        "shape": (4, 6),
+        "typestr": "<f4",
+        "data": (INVENTED, False),
+        "strides": None,
+        "stream": None,
+    }
     assert device().T.__cuda_array_interface__["strides"] == (4, 24)
     assert device(readonly=True).__cuda_array_interface__["data"] == (INVENTED, True)
     assert device(stream=0).__cuda_array_interface__["stream"] == 1
@@ -507,7 +611,8 @@ def test_cuda_array_interface_of_device_views():
 def test_cuda_array_interface_of_structured_views_has_fields():
     record = np.dtype([("a", "i4"), ("b", "f8")], align=True)
     interface = device((2,), record).__cuda_array_interface__
-    assert interface["descr"] == record.descr and interface["typestr"] == record.str
+    assert interface["descr"] == record.descr
+    assert interface["typestr"] == record.str
 
 
 def test_interfaces_are_absent_where_they_would_lie():
@@ -546,8 +651,11 @@ def test_numpy_array_of_a_device_view_when_copy_is_false_then_refuses():
 
 def test_strided_memory_view_shows_the_same():
     shown = device((4, 6), strides=(4, 16), readonly=True).smv
-    assert shown.ptr == INVENTED and shown.shape == (4, 6) and shown.strides == (1, 4)
-    assert shown.readonly and shown.is_device_accessible
+    assert shown.ptr == INVENTED
+    assert shown.shape == (4, 6)
+    assert shown.strides == (1, 4)
+    assert shown.readonly
+    assert shown.is_device_accessible
 
 
 def test_numba_type_comes_from_the_installed_typer():
@@ -556,7 +664,9 @@ def test_numba_type_comes_from_the_installed_typer():
         assert device()._numba_type_ == ("typed", 2)
     finally:
         _view.set_numba_typer(None)
-    assert device().__cuda_memory__ is True and device().__cuda_ndarray__ is True
+    assert device().__cuda_memory__ is True
+    assert device().__cuda_ndarray__ is True
+    assert host(ramp(3)).__cuda_memory__ is False
 
 
 def test_view_when_copied_shallowly_then_same_memory():

@@ -53,7 +53,7 @@ def enable(*, stream="producer", strict=False):
                 )
             _patch.apply()
             _is_enabled = True
-        _plans.strict = strict
+        _plans.set_strict(strict)
         _launch.set_enabled(True, follow_producers=stream == "producer")
 
 

@@ -37,8 +37,8 @@ def check_count(dispatcher, args):
     parameters = inspect.signature(dispatcher.py_func).parameters.values()
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         raise TypeError(
-            f"kernel '{dispatcher.py_func.__name__}' takes *args, which a CUDA kernel cannot; "
-            "pass a tuple"
+            f"kernel '{dispatcher.py_func.__name__}' takes *args, which a CUDA kernel "
+            "cannot; pass a tuple"
         )
     if len(args) != len(parameters):
         wanted = ", ".join(parameter.name for parameter in parameters)
@@ -46,6 +46,24 @@ def check_count(dispatcher, args):
             f"kernel '{dispatcher.py_func.__name__}' takes {len(parameters)} arguments "
             f"({wanted}), got {len(args)}"
         )
+
+
+def types_of(dispatcher, args):
+    """Return Numba's types of the arguments.
+
+    Raises
+    ------
+    TypeError, ValueError, BufferError, OverflowError
+        Naming the argument that has no type, or whose memory cannot be taken.
+    """
+    return [_type_of(dispatcher, index, value) for index, value in enumerate(args)]
+
+
+def _type_of(dispatcher, index, value):
+    try:
+        return _types.type_of(value)
+    except (TypeError, ValueError, BufferError, OverflowError) as error:
+        raise _launch.named_error(dispatcher, index, error) from error
 
 
 def check_passable(dispatcher, numba_types):
@@ -76,6 +94,11 @@ def check_signature(dispatcher, formals, args, strict):
     C and F arrays fit a formal of layout A, scalars convert, integers go to pointers, and
     arrays of the same width but another signedness fit with a warning unless ``strict``.
 
+    Returns
+    -------
+    bool
+        Whether all fit without a warning.
+
     Raises
     ------
     TypeError
@@ -86,18 +109,21 @@ def check_signature(dispatcher, formals, args, strict):
             f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
             f"arguments, got {len(args)}"
         )
-    for index, (formal, value) in enumerate(zip(formals, args, strict=True)):
-        actual = _types.type_of(value)
+    fits = True
+    actuals = types_of(dispatcher, args)
+    for index, (formal, actual) in enumerate(zip(formals, actuals, strict=True)):
         problem = _mismatch(formal, actual, strict)
         if problem:
-            _refuse(dispatcher, index, _wanted(formal, actual, value, problem))
+            _refuse(dispatcher, index, _wanted(formal, actual, args[index], problem))
         if problem is None:
+            fits = False
             warnings.warn(
                 f"argument {index + 1}: {_types.describe(actual)} is taken as "
                 f"{_types.describe(formal)}, the signature's type of the same width",
                 StridedviewWarning,
                 stacklevel=2,
             )
+    return fits
 
 
 def _mismatch(formal, actual, strict):
@@ -194,9 +220,9 @@ def check_parameters(dispatcher, numba_types, limit=PARAMETER_LIMIT):
     largest = sorted(range(len(sizes)), key=lambda index: -sizes[index])[:3]
     named = ", ".join(f"argument {index + 1} ({sizes[index]} bytes)" for index in largest)
     raise ValueError(
-        f"the arguments of kernel '{dispatcher.py_func.__name__}' take {sum(sizes)} bytes of "
-        f"parameters, the limit is {limit}; the largest: {named}. Pass fewer arrays, or pack "
-        "them into one"
+        f"the arguments of kernel '{dispatcher.py_func.__name__}' take {sum(sizes)} bytes "
+        f"of parameters, the limit is {limit}; the largest: {named}. Pass fewer arrays, or "
+        "pack them into one"
     )
 
 
@@ -219,8 +245,8 @@ def check_dimensions(configuration, device):
     x, y, z = configuration.blockdim
     if x * y * z > device.MAX_THREADS_PER_BLOCK:
         return (
-            f"the block has {x * y * z} threads ({x} x {y} x {z}); the limit of the device is "
-            f"{device.MAX_THREADS_PER_BLOCK}"
+            f"the block has {x * y * z} threads ({x} x {y} x {z}); the limit of the device "
+            f"is {device.MAX_THREADS_PER_BLOCK}"
         )
     return ""
 

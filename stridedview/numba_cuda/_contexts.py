@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
+from cuda.core import ObjectCode
 from numba.cuda.cudadrv import devices
 
 from stridedview import _driver
@@ -55,20 +56,24 @@ def on_device(device):
 
 
 def refresh(kernel):
-    """Drop a compiled kernel's loaded function if its module went with a context.
+    """Make a compiled kernel load anew if its module went with a context.
 
-    Numba keeps the function per device and does not forget it when the context is reset;
-    the module's proxy is then dead.
+    Numba keeps the function per device and does not forget it when it empties the
+    context; the module's proxy is then dead, and its library, which all devices of a
+    compute capability share, is unloaded.
     """
     library = kernel._codelibrary
-    device = devices.get_context().device.id
-    function = library._cufunc_cache.get(device)
+    function = library._cufunc_cache.get(devices.get_context().device.id)
     if function is None:
         return
     try:
         function.module.handle  # noqa: B018 - a dead proxy raises
     except ReferenceError:
-        library._cufunc_cache.pop(device, None)
+        library._cufunc_cache.clear()
+        for capability, image in library._cubin_cache.items():
+            library._cubin_cache[capability] = ObjectCode.from_cubin(
+                image.code, name=image.name
+            )
 
 
 def launch_error(text, code):

@@ -36,7 +36,7 @@ class _Width:
 
 
 class _Strides:
-    __slots__ = ("strides_in_bytes", "is_contiguous_c", "is_contiguous_f")
+    __slots__ = ("is_contiguous_c", "is_contiguous_f", "strides_in_bytes")
 
     def __init__(self, strides):
         self.strides_in_bytes = strides
@@ -70,7 +70,7 @@ class DeviceArgument:
     def __init__(self, view):
         self.view = view
 
-    def to_device(self, retr, stream=0):
+    def to_device(self, retr, stream=0):  # noqa: ARG002 - as Numba calls it
         """Return the array as Numba's packing reads it; no copy is made."""
         view = self.view
         retr.append(lambda: view)  # alive until the kernel is queued

@@ -7,6 +7,7 @@ very same objects back. Nothing is replaced at import.
 from __future__ import annotations
 
 import inspect
+import operator
 import weakref
 
 from numba.cuda import args as numba_args
@@ -22,19 +23,13 @@ NumbaConfiguration = numba_dispatcher._LaunchConfiguration
 NumbaForAll = numba_dispatcher.ForAll
 
 _numba_call = NumbaConfiguration.__call__
-_adopted = weakref.WeakKeyDictionary()  # Numba's configuration -> ours
+# Numba's configuration -> (ours, what Numba's had when ours was made)
+_adopted = weakref.WeakKeyDictionary()
 
 
 def configure(self, griddim, blockdim, stream=0, sharedmem=0):
     """Return the launch configuration for a grid and block; see Numba's."""
     return _launch.configured(self, (griddim, blockdim, stream, sharedmem))
-
-
-def getitem(self, args):
-    """Return the launch configuration ``kernel[args]``."""
-    if type(args) is not tuple or len(args) not in (2, 3, 4):
-        raise ValueError("must specify at least the griddim and blockdim")
-    return _launch.configured(self, args)
 
 
 def make_configuration(dispatcher, args):
@@ -48,15 +43,26 @@ def make_configuration(dispatcher, args):
 
 def call_adopted(self, *args):
     """Launch a configuration that Numba made before the patch."""
-    ours = _adopted.get(self)
-    if ours is None:
-        handle = int(self.stream.handle)
-        ours = _launch.LaunchConfiguration(
-            self.dispatcher, self.griddim, self.blockdim, handle, self.sharedmem
-        )
-        ours.pre_launch_callbacks = self.pre_launch_callbacks
-        _adopted[self] = ours
-    return ours(*args)
+    found = _adopted.get(self)
+    state = (
+        self.griddim, self.blockdim, self.stream, self.sharedmem, self.pre_launch_callbacks
+    )
+    if found is None or not all(map(operator.is_, found[1], state)):
+        found = _adopted[self] = (_adopt(self), state)
+    return found[0](*args)
+
+
+def _adopt(configuration):
+    """Return one of ours like one of Numba's; they share their callbacks."""
+    ours = _launch.LaunchConfiguration(
+        configuration.dispatcher,
+        configuration.griddim,
+        configuration.blockdim,
+        int(configuration.stream.handle),
+        configuration.sharedmem,
+    )
+    ours.pre_launch_callbacks = configuration.pre_launch_callbacks
+    return ours
 
 
 def unpatched(configuration, args):
@@ -64,12 +70,12 @@ def unpatched(configuration, args):
     return configuration.dispatcher.call(args, configuration)
 
 
-def typeof_pyval(self, val):
+def typeof_pyval(self, val):  # noqa: ARG001 - as Numba calls it
     """Return Numba's type of an argument."""
     return _types.type_of(val)
 
 
-def typeof_hint(value, purpose=None):
+def typeof_hint(value, purpose=None):  # noqa: ARG001 - as Numba calls it
     """Return Numba's type of what an argument hint holds."""
     return _types.type_of(value)
 
@@ -93,7 +99,8 @@ def _invalidating(name):
 
 def _parameters(*names):
     def probe(function):
-        found = tuple(inspect.signature(getattr(function, "__wrapped__", function)).parameters)
+        function = getattr(function, "__wrapped__", function)
+        found = tuple(inspect.signature(function).parameters)
         return "" if found == names else f"takes {found}, expected {names}"
 
     return probe
@@ -107,7 +114,7 @@ def table():
     return [
         (CUDADispatcher, "configure", configure,
          _parameters("self", "griddim", "blockdim", "stream", "sharedmem")),
-        (CUDADispatcher, "__getitem__", getitem, _parameters("self", "args")),
+        (CUDADispatcher, "__getitem__", _launch.getitem, _parameters("self", "args")),
         (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
         (CUDADispatcher, "add_overload", _invalidating("add_overload"),
          _parameters("self", "kernel", "argtypes")),

@@ -8,7 +8,9 @@ no plan can take (host arrays, records, debug kernels, callbacks, extensions).
 from __future__ import annotations
 
 import contextlib
+import weakref
 
+import numpy as np
 from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda import types
@@ -22,8 +24,19 @@ from stridedview.numba_cuda import _checks, _contexts, _types
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
 
-# Set by enable(); see there.
-strict = False
+_strict = False
+# Dispatchers with plans that a strict check would have refused.
+_loose = weakref.WeakSet()
+
+
+def set_strict(value):
+    """Set whether signedness must match a signature's; see ``enable``."""
+    global _strict
+    _strict = value
+    if value:
+        for dispatcher in list(_loose):
+            _launch.dispatcher_state(dispatcher).invalidate()
+        _loose.clear()
 
 
 @contextlib.contextmanager
@@ -99,11 +112,12 @@ def resolve(dispatcher, configuration, args):
     """
     if dispatcher.specialized:
         kernel = next(iter(dispatcher.overloads.values()))
-        _checks.check_signature(dispatcher, kernel.argument_types, args, strict)
+        if not _checks.check_signature(dispatcher, kernel.argument_types, args, _strict):
+            _loose.add(dispatcher)
         return kernel
     _checks.check_count(dispatcher, args)
     if not dispatcher.extensions:
-        numba_types = [_types.type_of(value) for value in args]
+        numba_types = _checks.types_of(dispatcher, args)
         _checks.check_passable(dispatcher, numba_types)
         _checks.check_parameters(dispatcher, numba_types)
     standing = [_types.stand_in(value) for value in args]
@@ -148,7 +162,8 @@ class _Parameters:
             return self._place(str(_plain(formal)), width, [width])
         if formal in _SCALARS:
             name, width = _SCALARS[formal]
-            return self._place(name, width, [width] * (2 if name.startswith("complex") else 1))
+            parts = 2 if name.startswith("complex") else 1
+            return self._place(name, width, [width] * parts)
         return False
 
     def _place(self, setter, alignment, sizes):
@@ -227,14 +242,16 @@ def views_in(args):
 
 
 def through_numba(kernel, configuration, args):
-    """Launch through ``_Kernel.launch`` on the right stream, ordered behind the producers."""
+    """Launch through ``_Kernel.launch`` on the right stream, behind the producers."""
     views = list(views_in(args))
     handle = launch_stream(configuration, views)
-    if kernel.debug and _stream.capturing(handle):
-        raise RuntimeError(
-            "a debug kernel copies its error code to the host and cannot be captured in a "
-            "graph; compile it without debug=True"
-        )
+    if _stream.capturing(handle):
+        _refuse_records(args)
+        if kernel.debug:
+            raise RuntimeError(
+                "a debug kernel copies its error code to the host and cannot be captured "
+                "in a graph; compile it without debug=True"
+            )
     _contexts.refresh(kernel)
     kernel.bind()
     foreign = order_behind_producers(handle, views)
@@ -244,6 +261,18 @@ def through_numba(kernel, configuration, args):
     )
     if foreign is not None:
         _stream.keep(args, handle, foreign)
+
+
+def _refuse_records(args):
+    """Refuse structured scalars: Numba copies them to the device for the launch."""
+    for value in args:
+        if isinstance(value, np.void):
+            raise RuntimeError(
+                "a record of the host cannot be copied while its stream captures a graph; "
+                "pass one on the device, or an array of one"
+            )
+        if isinstance(value, tuple):
+            _refuse_records(value)
 
 
 def launch_stream(configuration, views):

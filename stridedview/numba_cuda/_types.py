@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 from numba.cuda import args as numba_args
 from numba.cuda import types
+from numba.cuda.core.errors import NumbaNotImplementedError
+from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
 from numba.cuda.typing import typeof as numba_typeof
 
@@ -52,7 +55,7 @@ def dtype_type(name):
 def _registered_type(dtype):
     try:
         return numpy_support.from_dtype(dtype)
-    except NotImplementedError as error:
+    except (NotImplementedError, NumbaNotImplementedError) as error:
         raise TypeError(f"Numba has no type for dtype {dtype}: {error}") from error
 
 
@@ -80,12 +83,19 @@ class Typed:
         self._numba_type_ = numba_type
 
 
+def is_record(value):
+    """Whether a value is one structured item, which Numba passes by its own pointer."""
+    return isinstance(value, (np.void, DeviceRecord))
+
+
 def stand_in(value):
     """Return what Numba resolves in place of an argument.
 
     Arrays, and integers that only fit uint64, become :class:`Typed`; tuples are rebuilt
     around their items; everything else stays, for Numba to type.
     """
+    if is_record(value):
+        return value
     kind = _pack.kind_name(value)
     if kind == "array":
         return Typed(view_type(_ingest.from_any(value)))
@@ -100,11 +110,20 @@ def stand_in(value):
 
 
 def type_of(value):
-    """Return Numba's type of a launch argument, ours for arrays."""
+    """Return Numba's type of a launch argument, ours for arrays.
+
+    Raises
+    ------
+    TypeError
+        If Numba has none.
+    """
     standing = stand_in(value)
     if isinstance(standing, Typed):
         return standing._numba_type_
-    return _typeof(standing, _ARGUMENT)
+    try:
+        return _typeof(standing, _ARGUMENT)
+    except ValueError as error:
+        raise TypeError(f"{error}; pass an array or a number") from error
 
 
 def can_be_passed(numba_type):

@@ -9,6 +9,8 @@
 
 enum { KERNEL_FLAG = 0x10, FORMAT_SIZED = 4 };
 enum { MAX_THREADS = 0x05, FRAME_SIZE = 0x11, EXACT_THREADS = 0x10, PARAMETER = 0x17, REGISTERS = 0x2f };
+/* The form of a kernel with more than 4,352 bytes of parameters. */
+enum { WIDE_PARAMETER = 0x45 };
 
 typedef struct {
     const char *image;
@@ -64,9 +66,9 @@ static void each_note(const Elf *elf, const Elf64_Shdr *notes, Note note, void *
     }
 }
 
-static void add_parameter(Kernel *kernel, const uint32_t *words)
+static void add_parameter(Kernel *kernel, const uint32_t *words, unsigned size)
 {
-    unsigned ordinal = words[1] & 0xffff, offset = words[1] >> 16, size = words[2] >> 18;
+    unsigned ordinal = words[1] & 0xffff, offset = words[1] >> 16;
     if (ordinal >= kernel->parameter_count) {
         kernel->parameters = realloc(kernel->parameters, (ordinal + 1) * sizeof(Parameter));
         memset(kernel->parameters + kernel->parameter_count, 0,
@@ -83,7 +85,9 @@ static void kernel_note(void *state, int attribute, const uint32_t *words, size_
 {
     Kernel *kernel = state;
     if (attribute == PARAMETER && size >= 12)
-        add_parameter(kernel, words);
+        add_parameter(kernel, words, words[2] >> 18);
+    else if (attribute == WIDE_PARAMETER && size >= 12)
+        add_parameter(kernel, words, words[2] & 0xffff);
     else if ((attribute == MAX_THREADS || attribute == EXACT_THREADS) && size >= 12)
         kernel->max_threads = (int)(words[0] * words[1] * words[2]);
 }

@@ -181,11 +181,36 @@ static int unobserved(const Stream *stream)
     return !recording_on() && !stream->capture && !hook_waits();
 }
 
+/* The last launch of this thread that passed every check with nobody looking. Its like passes
+ * again for as long as nothing changed, at the cost of a comparison. */
+static _Thread_local struct {
+    LaunchConfig config;
+    CUfunction function;
+    const Kernel *kernel;
+    uint64_t changes;
+} passed;
+
+static int passed_before(const LaunchConfig *config, CUfunction function)
+{
+    return passed.function == function && passed.changes == changes() && !recording_on() && !hook_waits()
+        && !memcmp(&passed.config, config, sizeof *config);
+}
+
+static void remember_passed(const LaunchConfig *config, CUfunction handle, const Kernel *kernel)
+{
+    passed.config = *config;
+    passed.function = handle;
+    passed.kernel = kernel;
+    passed.changes = changes();
+}
+
 static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction handle, void **pointers, void **extra)
 {
     Context *context;
     Function *function;
     Stream *stream;
+    if (passed_before(config, handle))
+        return extra ? check_packed(passed.kernel, extra) : SUCCESS;
     CHECK(context_current(&context));
     CHECK(stream_resolve(config->stream, &stream));
     CHECK(function_resolve(handle, stream->context, &function)); /* the stream says the context */
@@ -194,6 +219,8 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(capture_legacy(stream));
     if (unobserved(stream)) {
         next_sequence();
+        if (!config->attribute_count)
+            remember_passed(config, handle, function->kernel);
         return extra ? check_packed(function->kernel, extra) : SUCCESS;
     }
     Launch *record = describe(config, function, stream, call);

@@ -114,9 +114,25 @@ static CUresult enter_slowly(enum Call call)
     return atomic_load(&any_fault) ? take_fault(call) : SUCCESS;
 }
 
+static atomic_uint_fast64_t change;
+
+uint64_t changes(void)
+{
+    return atomic_load_explicit(&change, memory_order_relaxed);
+}
+
+/* Whether a call leaves contexts, streams, functions and captures as they are. */
+static int is_passive(enum Call call)
+{
+    return call == CALL_cuLaunchKernel || call == CALL_cuLaunchKernelEx || call == CALL_cuCtxGetId
+        || call == CALL_cuCtxGetCurrent || call == CALL_cuCtxGetDevice;
+}
+
 CUresult call_enter(enum Call call)
 {
     atomic_fetch_add_explicit(&counts[call], 1, memory_order_relaxed);
+    if (!is_passive(call))
+        atomic_fetch_add_explicit(&change, 1, memory_order_relaxed);
     if (atomic_load_explicit(&forked, memory_order_relaxed) && !(call != CALL_cuInit && works_before_init(call)))
         return NOT_INITIALIZED;
     if (!atomic_load_explicit(&initialized, memory_order_relaxed) && !works_before_init(call))

@@ -287,6 +287,7 @@ void record_launch(Launch *launch); /* takes ownership; drops it where recording
 Launch *launch_copy(const Launch *launch);
 void launch_free(Launch *launch);
 int recording_on(void);
+uint64_t changes(void); /* grows with every call that may change what a launch is checked against */
 int hook_waits(void); /* whether hook_run would do anything */
 CUresult hook_run(const Launch *launch); /* outside the lock: callback, held queue */
 void record_ordering(const Event *event, const Stream *waiting);
