@@ -85,7 +85,6 @@ def test_host_array_when_of_ml_dtypes_then_its_dtype_is_known(name):
 
 REFUSED_HOSTS = {
     "objects": (lambda: np.array([None]), "no counterpart"),
-    "empty texts": (lambda: np.zeros(2, "U0"), "no bytes"),
     "texts of the other byte order": (lambda: np.zeros(2, ">U3"), "other byte order"),
     "long double": (lambda: np.ones(2, np.longdouble), "no counterpart"),
     "the other byte order": (lambda: np.ones(2, ">f4"), "other byte order.*newbyteorder"),
