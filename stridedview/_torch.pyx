@@ -205,7 +205,7 @@ cdef str _prepare_c_abi(object torch):
     except (OSError, AttributeError) as error:
         return f"torch's C ABI is not found: {error}"
     _look_up_stream(torch)
-    _learn_dtypes(library)
+    _learn_dtypes(torch, library)
     return _torch_gate.compare(torch, _facts)
 
 
@@ -234,14 +234,23 @@ cdef int _look_up_stream(object torch) except -1:
     return 0
 
 
-cdef int _learn_dtypes(object library) except -1:
-    # torch's own numbers for its scalar types, asked by name.
+cdef int _learn_dtypes(object torch, object library) except -1:
+    # torch's own numbers for its scalar types: asked by name, or read off a sample where
+    # this torch has no such function for a type that it has.
+    cdef int32_t number = -1
     for entry in _dtype.entries():
+        torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
+        if torch_dtype is None:
+            continue
         function = getattr(library, f"aoti_torch_dtype_{entry.torch_name}", None)
-        if function is not None and entry.torch_name:
+        if function is not None:
             number = function()
-            if 0 <= number < 128:
-                torch_route.dtype_ids[number] = entry.id
+        else:
+            sample = torch.empty(0, dtype=torch_dtype)
+            torch_route.api.get_dtype(
+                <char*><PyObject*>sample + torch_route.tensor_offset, &number)
+        if 0 <= number < 128:
+            torch_route.dtype_ids[number] = entry.id
     return 0
 
 
