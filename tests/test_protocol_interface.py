@@ -152,7 +152,7 @@ BAD_INTERFACES = {
     "an unknown typestr": ({"typestr": "<q3"}, TypeError, "not understood"),
     "the other byte order": ({"typestr": ">f4"}, TypeError, "other byte order"),
     "objects": ({"typestr": "|O8"}, TypeError, "no counterpart"),
-    "texts": ({"typestr": "<U4"}, TypeError, "no counterpart"),
+    "objects": ({"typestr": "|O"}, TypeError, "no counterpart"),
     "items of no bytes": ({"typestr": "|V0"}, TypeError, "no bytes"),
     "descr of another size": (
         {"typestr": "|V12", "descr": [("a", "<f4")]}, TypeError, "descr has items of 4"),
