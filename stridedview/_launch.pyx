@@ -11,16 +11,16 @@ parameter buffer is this call's own, and the launch goes to the producers' curre
 unless one was named; only then are producers kept beyond the call (see ``_stream``).
 """
 
-cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport int32_t, intptr_t, uint32_t, uint64_t, uint8_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
+from stridedview._configuration cimport LaunchConfiguration, set_launch_entry
 from stridedview._driver cimport (
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_PARAM_BUFFER_POINTER,
     CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END, CUDA_ERROR_CONTEXT_IS_DESTROYED,
@@ -28,33 +28,23 @@ from stridedview._driver cimport (
     LaunchConfig, driver,
 )
 from stridedview._pack cimport (
-    FAST_FLOAT64, FAST_INT64, FAST_TORCH, FAST_VIEW, SET_ARRAY, WORD_FAMILY, Call, Slot,
-    Words, append_words, kind_of, pack_argument, pack_torch, pack_view, prepare_slot,
+    FAST_FLOAT64, FAST_INT64, FAST_TORCH, FAST_VIEW, Call, Slot, Words, append_words,
+    pack_argument, pack_torch, pack_view,
 )
+from stridedview._plan cimport Plan
 from stridedview._stream cimport (
     family_stream, keep_until_done, numba_default_stream, order_behind, same_stream,
-    stream_handle,
 )
 from stridedview._torch cimport torch_stream
-from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN, FAMILY_TORCH
-
-import pickle
-
-from stridedview import _stream
+from stridedview._view cimport FAMILY_NONE, FAMILY_TORCH
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
-    const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
-    void PyType_Modified(PyTypeObject*)
-    ctypedef struct RawType "PyTypeObject":
-        unsigned long tp_flags
-        Py_ssize_t tp_vectorcall_offset
 
 cdef enum:
     INLINE_BUFFER = 4096        # bytes of parameters that need no allocation
     PLANS_KEPT = 4096           # per dispatcher
-    CONFIGURATIONS_KEPT = 4096  # per dispatcher
     # Not results of the driver's: what a try of the fast way came to.
     TRY_DONE = 0
     TRY_OTHER_SIGNATURE = 1
@@ -65,348 +55,6 @@ cdef size_t COUNT_MASK = ~(<size_t>1 << (8 * sizeof(size_t) - 1))
 
 cdef bint _enabled = False
 cdef bint _follow_producers = True
-
-
-@cython.final
-cdef class Plan:
-    """A cached launch: one signature, one kernel, one context."""
-
-    def __dealloc__(self):
-        PyMem_Free(self.slots)
-
-    def __init__(self):
-        raise TypeError("plans are made by the launch path")
-
-    @property
-    def function_handle(self):
-        """The CUfunction (int)."""
-        return <uintptr_t>self.function
-
-    @property
-    def offsets(self):
-        """Offset of each flattened slot in the parameter buffer, bytes."""
-        return [self.slots[index].offset for index in range(self.slot_count)]
-
-
-@cython.final
-cdef class DispatcherState:
-    """What is kept for one dispatcher: its plans and its configurations."""
-
-    def __init__(self):
-        self.plans = {}
-        self.configurations = {}
-        self.prepared = {}
-        self.generation = 1
-
-    def invalidate(self):
-        """Forget every plan: the overloads changed."""
-        self.generation += 1
-        self.plans.clear()
-
-
-def make_plan(bytes words, slots, *, kernel, list extensions, function, context,
-              context_id, device, size, cooperative, args):
-    """Return a Plan.
-
-    Parameters
-    ----------
-    words : bytes
-        The signature words, 8 bytes each, flattened.
-    slots : list of tuple
-        (setter, offset in bytes, following slots) in the order of the words.
-    kernel : object
-        Numba's compiled kernel.
-    extensions : list
-        The kernel's own list; the plan holds while it is empty.
-    function, context : int
-        CUfunction and CUcontext handles.
-    context_id : int
-        The driver's id of that context.
-    device : int
-        Of the arrays, or -1 if there are none.
-    size : int
-        Bytes of the packed parameters.
-    cooperative : bool
-    args : tuple
-        Arguments of this signature, read for their types.
-
-    Returns
-    -------
-    Plan
-    """
-    cdef Plan plan = Plan.__new__(Plan)
-    cdef int index
-    cdef const unsigned char* raw = words
-    plan.slot_count = len(slots)
-    plan.slots = <Slot*>PyMem_Malloc((len(slots) + 1) * sizeof(Slot))
-    if plan.slots is NULL:
-        raise MemoryError()
-    memset(plan.slots, 0, (len(slots) + 1) * sizeof(Slot))
-    for index in range(plan.slot_count):
-        setter, offset, following = slots[index]
-        plan.slots[index].word = (<const uint64_t*>raw)[index]
-        plan.slots[index].setter = setter
-        plan.slots[index].offset = offset
-        plan.slots[index].following = following
-        if setter == SET_ARRAY:
-            _note_family(plan, plan.slots[index].word >> WORD_FAMILY & 0xff)
-    plan.types = []
-    plan.argument_count = len(args)
-    _fill_types(plan, plan.slots, args)
-    plan.words = words
-    plan.kernel = kernel
-    plan.extensions = extensions
-    plan.function = <void*><uintptr_t>function
-    plan.context = <void*><uintptr_t>context
-    plan.context_id = context_id
-    plan.device = device
-    plan.size = size
-    plan.cooperative = cooperative
-    plan.is_valid = True
-    return plan
-
-
-cdef int _note_family(Plan plan, int family) except -1:
-    cdef int index
-    if family == FAMILY_NONE or family == FAMILY_OWN:
-        return 0        # no current stream; a view's own stream is noted as it is packed
-    if plan.lead == FAMILY_NONE or plan.lead == FAMILY_NUMBA:
-        # Numba's default stream gives way to a producer that has a current one.
-        plan.lead = family
-    for index in range(plan.family_count):
-        if plan.families[index] == family:
-            return 0
-    if plan.family_count == FAMILIES_KEPT:
-        raise ValueError("more than 8 kinds of producers in one launch")
-    plan.families[plan.family_count] = <uint8_t>family
-    plan.family_count += 1
-    return 0
-
-
-cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
-    for argument in args:
-        slot.type = Py_TYPE(<PyObject*>argument)
-        plan.types.append(type(argument))
-        slot.kind = kind_of(slot.type, <PyObject*>argument)
-        prepare_slot(slot)
-        if slot.following or isinstance(argument, tuple):
-            slot = _fill_types(plan, slot + 1, argument)
-        else:
-            slot += 1
-    return slot
-
-
-@cython.final
-cdef class LaunchConfiguration:
-    """A kernel with its grid, block, stream and dynamic shared memory.
-
-    Takes the place of Numba's ``_LaunchConfiguration`` and has all its attributes. The
-    stream is kept as the user gave it, because 0 and None name no stream.
-
-    Parameters
-    ----------
-    dispatcher : CUDADispatcher
-    griddim, blockdim : tuple of 3 int
-    stream : int or stream object
-    sharedmem : int
-        Bytes of dynamic shared memory per block.
-    """
-
-    def __cinit__(self):
-        self.vectorcall = <void*>_vectorcall
-
-    def __init__(self, dispatcher, griddim, blockdim, stream, sharedmem):
-        self.dispatcher = dispatcher
-        self.state = state_of(dispatcher)
-        self.callbacks = []
-        self._kernel_launch_config_sensitive = None
-        self.griddim = griddim
-        self.blockdim = blockdim
-        self.sharedmem = sharedmem
-        self._set_stream(stream)
-
-    cdef int _set_stream(self, stream) except -1:
-        self._stream = stream
-        self.is_named = _stream.is_named(stream)
-        self.stream_handle = stream_handle(stream) if self.is_named else NULL
-        return 0
-
-    @property
-    def griddim(self):
-        """Blocks of the grid, (x, y, z)."""
-        return self._griddim
-
-    @griddim.setter
-    def griddim(self, value):
-        _fill_dimensions(self.grid, value, "griddim")
-        self._griddim = value
-
-    @property
-    def blockdim(self):
-        """Threads of a block, (x, y, z)."""
-        return self._blockdim
-
-    @blockdim.setter
-    def blockdim(self, value):
-        _fill_dimensions(self.block, value, "blockdim")
-        self._blockdim = value
-
-    @property
-    def sharedmem(self):
-        """Dynamic shared memory of a block, bytes."""
-        return self._sharedmem
-
-    @sharedmem.setter
-    def sharedmem(self, value):
-        self.shared = _unsigned(value, "sharedmem")
-        self._sharedmem = value
-
-    @property
-    def stream(self):
-        """The stream as Numba's own configuration has it: a cuda.core Stream."""
-        return _core_stream(self._stream)
-
-    @stream.setter
-    def stream(self, value):
-        self._set_stream(value)
-
-    @property
-    def named_stream(self):
-        """Handle (int) of the stream that the user named, or None."""
-        return <uintptr_t>self.stream_handle if self.is_named else None
-
-    @property
-    def pre_launch_callbacks(self):
-        """Callables run before each launch with (kernel, configuration)."""
-        return self.callbacks
-
-    @pre_launch_callbacks.setter
-    def pre_launch_callbacks(self, value):
-        self.callbacks = value if type(value) is list else list(value)
-
-    @property
-    def last_plan(self):
-        """The plan of the last launch, or None."""
-        return self.plan
-
-    @property
-    def args(self):
-        """The arguments of the launch that runs in this thread, or None."""
-        return _current_args()
-
-    def _push_args(self, args):
-        return _swap_args(args)
-
-    def _pop_args(self, previous):
-        _swap_args(previous)
-
-    def _is_kernel_launch_config_sensitive(self):
-        return bool(self._kernel_launch_config_sensitive)
-
-    def __reduce__(self):
-        if self.callbacks:
-            raise pickle.PicklingError(
-                "a configuration with pre-launch callbacks cannot be pickled")
-        return _rebuild, (
-            self.dispatcher, self._griddim, self._blockdim, self.named_stream or 0,
-            self._sharedmem)
-
-    def __call__(self, *args, **kwargs):
-        """Launch the kernel."""
-        if kwargs:
-            raise TypeError(f"kernels take no keyword arguments, got {sorted(kwargs)}")
-        return launch(self, args)
-
-    def __repr__(self):
-        return (
-            f"<LaunchConfiguration of {self.dispatcher!r}: grid {self.griddim}, block "
-            f"{self.blockdim}, shared memory {self.sharedmem} bytes>")
-
-
-def _rebuild(dispatcher, griddim, blockdim, stream, sharedmem):
-    return dispatcher.configure(griddim, blockdim, stream, sharedmem)
-
-
-cdef int _fill_dimensions(unsigned int* out, object value, str name) except -1:
-    cdef int axis
-    for axis in range(3):
-        out[axis] = _unsigned(value[axis], name)
-    return 0
-
-
-cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
-    # Zero and what exceeds the device's limits is refused at the launch, with the limit.
-    if value < 0 or value > 0xffffffff:
-        raise ValueError(f"{name} {value} does not fit an unsigned 32-bit integer")
-    return value
-
-
-cdef DispatcherState state_of(object dispatcher):
-    """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
-    state = getattr(dispatcher, "_stridedview_state", None)
-    if state is None:
-        state = dispatcher.__dict__.setdefault("_stridedview_state", DispatcherState())
-    return <DispatcherState>state
-
-
-def dispatcher_state(dispatcher):
-    """Return the DispatcherState of a dispatcher."""
-    return state_of(dispatcher)
-
-
-def getitem(self, args):
-    """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
-    if type(args) is not tuple or not 2 <= len(args) <= 4:
-        raise ValueError("must specify at least the griddim and blockdim")
-    return configured(self, args)
-
-
-cpdef object configured(object dispatcher, tuple args):
-    """Return the LaunchConfiguration for ``dispatcher[args]``, the same for equal args.
-
-    The table is exact in types, so that ``True`` and ``1.0`` are not taken for ``1``, and
-    bounded: the oldest configurations are forgotten first.
-    """
-    cdef DispatcherState state = state_of(dispatcher)
-    if state.last_key is not None and _is_same(<tuple>state.last_key, args):
-        return state.last_configuration
-    key = _typed_key(args)
-    configuration = state.configurations.get(key)
-    if configuration is None:
-        configuration = _configure_hook(dispatcher, args)
-        if len(state.configurations) >= CONFIGURATIONS_KEPT:
-            state.configurations.pop(next(iter(state.configurations)))
-        configuration = state.configurations.setdefault(key, configuration)
-    state.last_key = args
-    state.last_configuration = configuration
-    return configuration
-
-
-cdef bint _is_same(tuple one, tuple other) except -1:
-    # Exact in types, and only of what cannot change: ints, tuples of them, or one object.
-    cdef Py_ssize_t index
-    if one is other:
-        return True
-    if len(one) != len(other):
-        return False
-    for index in range(len(one)):
-        first = one[index]
-        second = other[index]
-        if first is second and type(first) is not list:
-            continue
-        if type(first) is int and type(second) is int:
-            if first != second:
-                return False
-        elif type(first) is not tuple or type(second) is not tuple or not _is_same(
-                <tuple>first, <tuple>second):
-            return False
-    return True
-
-
-cdef object _typed_key(object value):
-    if type(value) is tuple or type(value) is list:
-        return tuple([_typed_key(item) for item in value])
-    return (type(value), value)
 
 
 # -- the fast call ------------------------------------------------------------------------
@@ -468,6 +116,11 @@ cdef inline int _try_in(LaunchConfiguration configuration, Plan plan, PyObject**
             return TRY_OTHER_SIGNATURE
         return _in_context(configuration, plan, buffer, &call, args)
     return _try_keeping(configuration, plan, buffer, &call, args, result)
+
+
+cdef int launch_packed(LaunchConfiguration configuration, Plan plan, char* buffer,
+                       Call* call, PyObject** args) except -1:
+    return _in_context(configuration, plan, buffer, call, args)
 
 
 cdef int _try_keeping(LaunchConfiguration configuration, Plan plan, char* buffer, Call* call,
@@ -668,6 +321,7 @@ cdef int _failed(LaunchConfiguration configuration, Plan plan, int result) excep
         CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED,
     ):
         plan.is_valid = False
+        plan.failure = result
         return TRY_OTHER_CONTEXT
     # Asked once whether it can be mended (more shared memory than the default allows).
     error = _error_hook(configuration, plan, result, False)
@@ -695,6 +349,8 @@ cdef object launch(LaunchConfiguration configuration, tuple args):
     if plan is None:
         return None
     if not _try_plan(configuration, plan, args):
+        if plan.failure != CUDA_SUCCESS:
+            raise _error_hook(configuration, plan, plan.failure, True)
         raise RuntimeError(
             "the launch does not match the plan that was just made for it: an argument "
             "changed during the launch")
@@ -809,25 +465,16 @@ def named_error(dispatcher, int index, error):
 
 # What stands above this module: Numba's side of the launch. See numba_cuda.
 cdef object _miss = None            # (configuration, args, words or None, device) -> Plan or None
-cdef object _configure_hook = None  # (dispatcher, args) -> LaunchConfiguration
-cdef object _core_stream = None     # stream as given -> cuda.core Stream
 cdef object _unpatched_hook = None  # (configuration, args): launch through Numba's code
 cdef object _error_hook = None      # (configuration, plan, code, final) -> error, None to retry
-cdef object _swap_args = None       # launch arguments of this thread -> the previous ones
-cdef object _current_args = None
 
 
-def install(*, miss, configure, core_stream, unpatched, error, swap_args, current_args):
+def install(*, miss, unpatched, error):
     """Install Numba's side of the launch; see the variables above for each hook."""
-    global _miss, _configure_hook, _core_stream, _unpatched_hook, _error_hook
-    global _swap_args, _current_args
+    global _miss, _unpatched_hook, _error_hook
     _miss = miss
-    _configure_hook = configure
-    _core_stream = core_stream
     _unpatched_hook = unpatched
     _error_hook = error
-    _swap_args = swap_args
-    _current_args = current_args
 
 
 def set_enabled(bint value, *, bint follow_producers=True):
@@ -842,14 +489,4 @@ def follows_producers():
     return bool(_follow_producers)
 
 
-cdef int _give_vectorcall() except -1:
-    # Cython gives an extension type a tp_call only; a vectorcall saves the tuple.
-    cdef LaunchConfiguration sample = LaunchConfiguration.__new__(LaunchConfiguration)
-    cdef RawType* raw = <RawType*>LaunchConfiguration
-    raw.tp_vectorcall_offset = <char*>&sample.vectorcall - <char*><PyObject*>sample
-    raw.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL
-    PyType_Modified(<PyTypeObject*>LaunchConfiguration)
-    return 0
-
-
-_give_vectorcall()
+set_launch_entry(<void*>_vectorcall)

@@ -23,6 +23,11 @@ from stridedview._ingest cimport (
     ROUTE_HOST, ROUTE_NONE, ROUTE_REFUSED, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
 )
 from stridedview._layout cimport Layout
+from stridedview._scalars cimport (
+    KIND_ARRAY, KIND_BOOL, KIND_COMPLEX, KIND_ENUM, KIND_FLOAT, KIND_HOST, KIND_INT,
+    KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_FLOAT64, SET_INT64,
+    SET_TUPLE, store_float, store_int, store_other, store_uint64,
+)
 from stridedview._source cimport Source
 from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
 from stridedview._view cimport NO_STREAM, StridedView
@@ -36,9 +41,6 @@ import numpy as np
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
-    unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
-    double PyComplex_RealAsDouble(object) except? -1.0
-    double PyComplex_ImagAsDouble(object) except? -1.0
     PyTypeObject PyLong_Type
     PyTypeObject PyFloat_Type
     PyTypeObject PyBool_Type
@@ -350,178 +352,17 @@ cdef int _pack_scalar(Slot* slot, int kind, object value, char* destination) exc
         if overflow:
             if slot.word != KIND_UINT64:
                 return MISMATCH
-            return _store_uint64(slot.setter, value, destination)
+            return store_uint64(slot.setter, value, destination)
         if slot.word != KIND_INT:
             return MISMATCH
-        return _store_int(slot.setter, integer, destination)
+        return store_int(slot.setter, integer, destination)
     if kind == KIND_FLOAT:
         if slot.word != KIND_FLOAT:
             return MISMATCH
-        return _store_float(slot.setter, PyFloat_AS_DOUBLE(value), destination)
+        return store_float(slot.setter, PyFloat_AS_DOUBLE(value), destination)
     if _word_of_scalar(kind, value) != slot.word:
         return MISMATCH
-    return _store_other(slot.setter, kind, value, destination)
-
-
-cdef int _store_other(int setter, int kind, object value, char* destination) except -1:
-    if kind == KIND_BOOL:
-        return _store_int(setter, value is True, destination)
-    if kind == KIND_COMPLEX:
-        return _store_complex(setter, value, destination)
-    if kind == KIND_ENUM:
-        return _store_python(setter, value.value, destination)
-    return _store_python(setter, _python_value(value), destination)
-
-
-cdef object _python_value(object scalar):
-    # A NumPy scalar as the Python number of its kind; times as their int64.
-    if scalar.dtype.kind in "mM":
-        return int(scalar.view(np.int64))
-    return scalar.item()
-
-
-cdef int _store_python(int setter, object value, char* destination) except -1:
-    cdef int overflow = 0
-    cdef long long integer
-    if isinstance(value, np.generic):
-        value = _python_value(value)
-    if isinstance(value, int):
-        integer = PyLong_AsLongLongAndOverflow(value, &overflow)
-        if overflow:
-            return _store_uint64(setter, value, destination)
-        return _store_int(setter, integer, destination)
-    if isinstance(value, float):
-        return _store_float(setter, value, destination)
-    if isinstance(value, complex):
-        return _store_complex(setter, value, destination)
-    raise TypeError(f"a {type(value).__qualname__} cannot be packed as a scalar")
-
-
-cdef int _does_not_fit(object value, str name) except -1:
-    raise OverflowError(f"{value} does not fit the kernel's formal type {name}")
-
-
-cdef int _store_int(int setter, long long value, char* destination) except -1:
-    if setter == SET_INT64:
-        (<int64_t*>destination)[0] = value
-    elif setter == SET_INT32:
-        if value != <int32_t>value:
-            return _does_not_fit(value, "int32")
-        (<int32_t*>destination)[0] = <int32_t>value
-    elif setter == SET_FLOAT64:
-        (<double*>destination)[0] = <double>value
-    elif setter == SET_FLOAT32:
-        (<float*>destination)[0] = <float>value
-    elif setter == SET_BOOL:
-        destination[0] = value != 0
-    else:
-        return _store_narrow(setter, value, destination)
-    return 0
-
-
-cdef int _store_narrow(int setter, long long value, char* destination) except -1:
-    if setter == SET_UINT64 or setter == SET_POINTER:
-        if value < 0:
-            return _does_not_fit(value, "uint64" if setter == SET_UINT64 else "pointer")
-        (<uint64_t*>destination)[0] = <uint64_t>value
-    elif setter == SET_UINT32:
-        if value != <uint32_t>value:
-            return _does_not_fit(value, "uint32")
-        (<uint32_t*>destination)[0] = <uint32_t>value
-    elif setter == SET_INT16:
-        if value != <int16_t>value:
-            return _does_not_fit(value, "int16")
-        (<int16_t*>destination)[0] = <int16_t>value
-    elif setter == SET_UINT16:
-        if value != <uint16_t>value:
-            return _does_not_fit(value, "uint16")
-        (<uint16_t*>destination)[0] = <uint16_t>value
-    elif setter == SET_INT8:
-        if value != <int8_t>value:
-            return _does_not_fit(value, "int8")
-        (<int8_t*>destination)[0] = <int8_t>value
-    elif setter == SET_UINT8:
-        if value != <uint8_t>value:
-            return _does_not_fit(value, "uint8")
-        (<uint8_t*>destination)[0] = <uint8_t>value
-    elif setter == SET_TIME:
-        (<int64_t*>destination)[0] = value
-    elif setter == SET_FLOAT16:
-        return _store_half(<double>value, destination)
-    else:
-        return _store_complex(setter, <double>value, destination)
-    return 0
-
-
-cdef int _store_uint64(int setter, object value, char* destination) except -1:
-    cdef unsigned long long integer
-    if value < 0 or value >= 1 << 64:
-        raise OverflowError(
-            f"{value} does not fit 64 bits; a kernel takes integers from -2**63 to 2**64 - 1")
-    integer = PyLong_AsUnsignedLongLong(value)
-    if setter == SET_UINT64 or setter == SET_POINTER:
-        (<uint64_t*>destination)[0] = integer
-    elif setter == SET_FLOAT64 or setter == SET_FLOAT32 or setter == SET_FLOAT16:
-        return _store_float(setter, <double>integer, destination)
-    elif setter == SET_BOOL:
-        destination[0] = 1
-    elif setter == SET_COMPLEX64 or setter == SET_COMPLEX128:
-        return _store_complex(setter, <double>integer, destination)
-    else:
-        return _does_not_fit(value, _setter_name(setter))
-    return 0
-
-
-cdef int _store_float(int setter, double value, char* destination) except -1:
-    if setter == SET_FLOAT64:
-        (<double*>destination)[0] = value
-    elif setter == SET_FLOAT32:
-        (<float*>destination)[0] = <float>value
-    elif setter == SET_FLOAT16:
-        return _store_half(value, destination)
-    elif setter == SET_BOOL:
-        destination[0] = value != 0.0
-    elif setter == SET_COMPLEX64 or setter == SET_COMPLEX128:
-        return _store_complex(setter, value, destination)
-    else:
-        raise TypeError(
-            f"a float cannot be passed as the kernel's formal type {_setter_name(setter)}; "
-            "pass int(x)")
-    return 0
-
-
-cdef int _store_half(double value, char* destination) except -1:
-    # NumPy rounds to nearest even and overflows to infinity, as Numba packs it.
-    (<uint16_t*>destination)[0] = <uint16_t>int(np.float16(value).view(np.uint16))
-    return 0
-
-
-cdef int _store_complex(int setter, object value, char* destination) except -1:
-    cdef double real = PyComplex_RealAsDouble(value)
-    cdef double imag = PyComplex_ImagAsDouble(value)
-    if setter == SET_COMPLEX128:
-        (<double*>destination)[0] = real
-        (<double*>destination)[1] = imag
-    elif setter == SET_COMPLEX64:
-        (<float*>destination)[0] = <float>real
-        (<float*>destination)[1] = <float>imag
-    elif setter == SET_BOOL:
-        destination[0] = real != 0.0 or imag != 0.0
-    else:
-        raise TypeError(
-            f"a complex number cannot be passed as the kernel's formal type "
-            f"{_setter_name(setter)}; pass x.real")
-    return 0
-
-
-cdef str _setter_name(int setter):
-    return {
-        SET_BOOL: "boolean", SET_INT8: "int8", SET_INT16: "int16", SET_INT32: "int32",
-        SET_INT64: "int64", SET_UINT8: "uint8", SET_UINT16: "uint16", SET_UINT32: "uint32",
-        SET_UINT64: "uint64", SET_FLOAT16: "float16", SET_FLOAT32: "float32",
-        SET_FLOAT64: "float64", SET_COMPLEX64: "complex64", SET_COMPLEX128: "complex128",
-        SET_POINTER: "pointer", SET_TIME: "datetime64 or timedelta64",
-    }.get(setter, "array")
+    return store_other(slot.setter, kind, value, destination)
 
 
 # -- signature words ----------------------------------------------------------------------
@@ -641,13 +482,3 @@ def kind_name(value):
     if kind == KIND_TUPLE:
         return "tuple"
     return "int" if kind == KIND_INT else "scalar"
-
-
-SETTERS = {
-    "array": SET_ARRAY, "tuple": SET_TUPLE, "boolean": SET_BOOL, "int8": SET_INT8,
-    "int16": SET_INT16, "int32": SET_INT32, "int64": SET_INT64, "uint8": SET_UINT8,
-    "uint16": SET_UINT16, "uint32": SET_UINT32, "uint64": SET_UINT64,
-    "float16": SET_FLOAT16, "float32": SET_FLOAT32, "float64": SET_FLOAT64,
-    "complex64": SET_COMPLEX64, "complex128": SET_COMPLEX128, "pointer": SET_POINTER,
-    "time": SET_TIME,
-}

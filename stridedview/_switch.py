@@ -42,6 +42,9 @@ def enable(**options: Any) -> None:
     strict : bool
         Refuse, for an explicit signature, arrays whose items have the right width but the
         other signedness, which are otherwise taken with a warning.
+    arrays : bool
+        Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
+        StridedViews instead of DeviceNDArrays.
 
     Raises
     ------

@@ -84,16 +84,16 @@ cdef int _by_c_abi(void* handle, Source* source) except -1:
     source.ndim = <int32_t>ndim
     source.dtype = torch_route.dtype_ids[scalar_type & 127]
     if source.dtype == DTYPE_NONE or ndim > MAX_NDIM:
-        _refuse_dtype(scalar_type, ndim)
+        _refuse_dtype(<char*>handle - torch_route.tensor_offset, ndim)
     source.unit = dtype_facts[source.dtype].itemsize
     return 0
 
 
-cdef int _refuse_dtype(int scalar_type, int64_t ndim) except -1:
+cdef int _refuse_dtype(void* tensor, int64_t ndim) except -1:
     if ndim > MAX_NDIM:
         raise BufferError(f"a tensor of {ndim} axes is not supported; the most is {MAX_NDIM}")
     raise TypeError(
-        f"its dtype (torch's scalar type {scalar_type}) has no counterpart in Numba; "
+        f"its dtype {(<object>tensor).dtype} has no counterpart in Numba; "
         "view it as an integer type of the same width")
 
 
@@ -187,15 +187,17 @@ cdef int _learn_keys(object torch) except -1:
     torch_route.key_ignored = words["ignored"]
     torch_route.key_cuda = words["cuda"]
     torch_route.key_cpu = words["cpu"]
-    torch_route.key_offset = _torch_gate.find_key_offset(torch)
+    torch_route.tensor_offset = object.__basicsize__
+    # Where the tensor stands elsewhere nothing can be read: then every tensor is asked.
+    torch_route.key_offset = -1
+    if _torch_gate.stands_behind_header(torch.empty((2, 3))):
+        torch_route.key_offset = _torch_gate.find_key_offset(torch)
     return 0
 
 
 cdef str _prepare_c_abi(object torch):
     """Look up torch's C ABI and check it; return "" or why it is not used."""
-    torch_route.tensor_offset = object.__basicsize__
-    sample = torch.empty((2, 3))
-    if not _torch_gate.stands_behind_header(sample):
+    if not _torch_gate.stands_behind_header(torch.empty((2, 3))):
         return "the tensor does not stand behind the object header"
     if torch_route.key_offset < 0:
         return "the dispatch-key word was not found"
@@ -205,7 +207,7 @@ cdef str _prepare_c_abi(object torch):
     except (OSError, AttributeError) as error:
         return f"torch's C ABI is not found: {error}"
     _look_up_stream(torch)
-    _learn_dtypes(library)
+    _learn_dtypes(torch, library)
     return _torch_gate.compare(torch, _facts)
 
 
@@ -234,14 +236,23 @@ cdef int _look_up_stream(object torch) except -1:
     return 0
 
 
-cdef int _learn_dtypes(object library) except -1:
-    # torch's own numbers for its scalar types, asked by name.
+cdef int _learn_dtypes(object torch, object library) except -1:
+    # torch's own numbers for its scalar types: asked by name, or read off a sample where
+    # this torch has no such function for a type that it has.
+    cdef int32_t number = -1
     for entry in _dtype.entries():
+        torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
+        if torch_dtype is None:
+            continue
         function = getattr(library, f"aoti_torch_dtype_{entry.torch_name}", None)
-        if function is not None and entry.torch_name:
+        if function is not None:
             number = function()
-            if 0 <= number < 128:
-                torch_route.dtype_ids[number] = entry.id
+        else:
+            sample = torch.empty(0, dtype=torch_dtype)
+            torch_route.api.get_dtype(
+                <char*><PyObject*>sample + torch_route.tensor_offset, &number)
+        if 0 <= number < 128:
+            torch_route.dtype_ids[number] = entry.id
     return 0
 
 

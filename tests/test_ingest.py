@@ -86,6 +86,7 @@ def test_host_array_when_of_ml_dtypes_then_its_dtype_is_known(name):
 REFUSED_HOSTS = {
     "objects": (lambda: np.array([None]), "no counterpart"),
     "texts of the other byte order": (lambda: np.zeros(2, ">U3"), "other byte order"),
+    "objects in a record": (lambda: np.zeros(2, [("a", object)]), "no counterpart"),
     "long double": (lambda: np.ones(2, np.longdouble), "no counterpart"),
     "the other byte order": (lambda: np.ones(2, ">f4"), "other byte order.*newbyteorder"),
     "times of the other byte order": (lambda: np.zeros(2, ">M8[s]"), "other byte order"),

@@ -163,10 +163,6 @@ def test_parameters_when_an_array_comes_from_any_producer_then_they_are_numbas(
     assert_same_through(PRODUCERS[kind], device(LAYOUTS[name]))
 
 
-@pytest.mark.xfail(
-    reason="_pack._word_of_import gives a managed tensor back before it reads its shape",
-    strict=True,
-)
 def test_parameters_when_an_array_comes_as_a_memory_view_then_they_are_numbas(driver):
     for name, host in {**LAYOUTS, **REVERSED}.items():
         array = device(host)
@@ -205,9 +201,6 @@ def test_parameters_when_records_are_padded_then_they_are_numbas(driver, kind):
     assert_same_through(PRODUCERS[kind], device(np.zeros(6, RECORD)[::2]))
 
 
-@pytest.mark.xfail(
-    reason="_ingest._interface_dtype makes a field of the padding in `descr`", strict=True
-)
 def test_parameters_when_a_foreign_arrays_records_are_padded_then_they_are_numbas(driver):
     assert_same_through(PRODUCERS["interface"], device(np.zeros(6, RECORD)))
 

@@ -252,10 +252,6 @@ class Reentrant:
         return isinstance(other, Reentrant)
 
 
-@pytest.mark.xfail(
-    reason="_launch.configured reads the last key and the last configuration apart",
-    strict=True,
-)
 def test_configuration_when_another_is_made_while_streams_compare_then_none_is_mixed_up(
     driver,
 ):

@@ -247,9 +247,6 @@ for array in (first, second, first, second):
 """
 
 
-@pytest.mark.xfail(
-    reason="_launch._find looks only for plans of the current context", strict=True
-)
 def test_launch_when_devices_alternate_then_plans_are_hit():
     run(TWO + ALTERNATING, devices=2)
 

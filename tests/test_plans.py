@@ -322,10 +322,6 @@ def test_launch_when_the_driver_refuses_then_the_error_is_of_every_kind(enabled,
     assert enabled.launches()[-1].words == words_of(array)
 
 
-@pytest.mark.xfail(
-    reason="_launch.launch takes a second TRY_OTHER_CONTEXT for another signature",
-    strict=True,
-)
 def test_launch_when_the_function_stays_stale_then_it_fails_after_one_retry(enabled):
     kernel, array = fresh(), vector()
     kernel[1, 1](array)

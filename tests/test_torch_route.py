@@ -118,7 +118,6 @@ def run(arguments, **environment):
     )
 
 
-@pytest.mark.xfail(reason="the exchange route reads the tensor at offset 0 and crashes")
 def test_gate_when_the_exchange_api_is_the_route_then_all_of_this_holds():
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", GATE]
     done = run(arguments, STRIDEDVIEW_TORCH_ROUTE="exchange")

@@ -19,7 +19,7 @@ _is_enabled = False
 _view.set_numba_typer(_types.view_type)
 
 
-def enable(*, stream="producer", strict=False):
+def enable(*, stream="producer", strict=False, arrays=False):
     """Make ``@cuda.jit`` kernels take torch tensors and every other array.
 
     Can be called again, to change the options.
@@ -32,6 +32,9 @@ def enable(*, stream="producer", strict=False):
     strict : bool
         Refuse, for an explicit signature, arrays whose items have the right width but the
         other signedness, which are otherwise taken with a warning.
+    arrays : bool
+        Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
+        StridedViews instead of DeviceNDArrays.
 
     Raises
     ------
@@ -54,6 +57,10 @@ def enable(*, stream="producer", strict=False):
             _patch.apply()
             _is_enabled = True
         _plans.set_strict(strict)
+        if arrays:
+            _patch.apply_arrays()
+        else:
+            _patch.restore_arrays()
         _launch.set_enabled(True, follow_producers=stream == "producer")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba.cuda import dispatcher as numba_dispatcher
 
-from stridedview import _driver, _launch
+from stridedview import _configuration, _driver, _launch
 from stridedview.numba_cuda import _contexts, _plans
 
 ENTRIES_KEPT = 1024
@@ -25,7 +25,7 @@ def call(self, *args):
 
 def _prepared(self, args):
     words, device = _launch.signature_words(self.dispatcher, args)
-    state = _launch.dispatcher_state(self.dispatcher)
+    state = _configuration.dispatcher_state(self.dispatcher)
     key = (words, _driver.current_context_id(), self.thread_per_block, self.sharedmem)
     found = state.prepared.get(key) if words is not None else None
     if found is None or found[0] != state.generation:

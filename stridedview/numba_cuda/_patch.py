@@ -15,8 +15,8 @@ from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 
-from stridedview import _launch
-from stridedview.numba_cuda import _contexts, _forall, _hosts, _plans, _types
+from stridedview import _configuration, _launch
+from stridedview.numba_cuda import _arrays, _contexts, _forall, _hosts, _plans, _types
 
 CUDADispatcher = numba_dispatcher.CUDADispatcher
 NumbaConfiguration = numba_dispatcher._LaunchConfiguration
@@ -29,7 +29,7 @@ _adopted = weakref.WeakKeyDictionary()
 
 def configure(self, griddim, blockdim, stream=0, sharedmem=0):
     """Return the launch configuration for a grid and block; see Numba's."""
-    return _launch.configured(self, (griddim, blockdim, stream, sharedmem))
+    return _configuration.configured(self, (griddim, blockdim, stream, sharedmem))
 
 
 def make_configuration(dispatcher, args):
@@ -38,7 +38,7 @@ def make_configuration(dispatcher, args):
     stream, sharedmem = (*rest, 0, 0)[:2] if len(rest) < 2 else rest
     griddim, blockdim = normalize_kernel_dimensions(griddim, blockdim)
     NumbaConfiguration(dispatcher, griddim, blockdim, 0, sharedmem)
-    return _launch.LaunchConfiguration(dispatcher, griddim, blockdim, stream, sharedmem)
+    return _configuration.LaunchConfiguration(dispatcher, griddim, blockdim, stream, sharedmem)
 
 
 def call_adopted(self, *args):
@@ -54,7 +54,7 @@ def call_adopted(self, *args):
 
 def _adopt(configuration):
     """Return one of ours like one of Numba's; they share their callbacks."""
-    ours = _launch.LaunchConfiguration(
+    ours = _configuration.LaunchConfiguration(
         configuration.dispatcher,
         configuration.griddim,
         configuration.blockdim,
@@ -114,7 +114,7 @@ def table():
     return [
         (CUDADispatcher, "configure", configure,
          _parameters("self", "griddim", "blockdim", "stream", "sharedmem")),
-        (CUDADispatcher, "__getitem__", _launch.getitem, _parameters("self", "args")),
+        (CUDADispatcher, "__getitem__", _configuration.getitem, _parameters("self", "args")),
         (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
         (CUDADispatcher, "add_overload", _invalidating("add_overload"),
          _parameters("self", "kernel", "argtypes")),
@@ -132,6 +132,7 @@ def table():
 
 _MISSING = object()
 _saved = []  # (owner, attribute, the object that stood there or _MISSING)
+_saved_arrays = []
 
 
 def probe():
@@ -163,25 +164,60 @@ def probe():
 
 def apply():
     """Replace every attribute of the table; all or none."""
-    _launch.install(
-        miss=_plans.miss,
+    _launch.install(miss=_plans.miss, unpatched=unpatched, error=_contexts.failed_launch)
+    _configuration.install(
         configure=make_configuration,
         core_stream=_plans.core_stream,
-        unpatched=unpatched,
-        error=_contexts.failed_launch,
         swap_args=_dispatcher.swap_current_launch_args,
         current_args=_dispatcher.get_current_launch_args,
     )
-    for owner, name, replacement, _ in table():
+    _replace(table(), _saved)
+
+
+def apply_arrays():
+    """Replace the functions that make device arrays, unless they are replaced already.
+
+    Raises
+    ------
+    ImportError
+        If one of them is not as expected; none is replaced then.
+    """
+    if _saved_arrays:
+        return
+    rows = _arrays.table()
+    problems = [
+        f"{owner.__name__}.{name} {check(getattr(owner, name))}"
+        for owner, name, _, check in rows
+        if check(getattr(owner, name))
+    ]
+    if problems:
+        raise ImportError(
+            "this numba-cuda's array functions are not as expected: " + "; ".join(problems)
+        )
+    _replace(rows, _saved_arrays)
+
+
+def _replace(rows, saved):
+    for owner, name, replacement, _ in rows:
         # An attribute inherited from a base class is deleted again, not written back.
-        _saved.append((owner, name, vars(owner).get(name, _MISSING)))
+        saved.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, replacement)
 
 
 def restore():
     """Put back the very same objects."""
-    while _saved:
-        owner, name, original = _saved.pop()
+    restore_arrays()
+    _put_back(_saved)
+
+
+def restore_arrays():
+    """Put back Numba's own array functions."""
+    _put_back(_saved_arrays)
+
+
+def _put_back(saved):
+    while saved:
+        owner, name, original = saved.pop()
         if original is _MISSING:
             delattr(owner, name)
         else:

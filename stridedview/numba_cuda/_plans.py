@@ -18,7 +18,7 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
-from stridedview import _driver, _ingest, _launch, _pack, _stream
+from stridedview import _configuration, _driver, _ingest, _launch, _pack, _plan, _scalars, _stream
 from stridedview.numba_cuda import _checks, _contexts, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -35,7 +35,7 @@ def set_strict(value):
     _strict = value
     if value:
         for dispatcher in list(_loose):
-            _launch.dispatcher_state(dispatcher).invalidate()
+            _configuration.dispatcher_state(dispatcher).invalidate()
         _loose.clear()
 
 
@@ -75,7 +75,7 @@ def _resolve_and_plan(configuration, args, words):
     kernel = resolve(target, configuration, args)
     target._update_launch_config_sensitivity(kernel, configuration)
     if target._launch_config_sensitive:
-        _launch.dispatcher_state(configuration.dispatcher).is_config_sensitive = True
+        _configuration.dispatcher_state(configuration.dispatcher).is_config_sensitive = True
     if (
         words is not None
         and not configuration.pre_launch_callbacks
@@ -168,7 +168,7 @@ class _Parameters:
 
     def _place(self, setter, alignment, sizes):
         offset = -(-self.size // alignment) * alignment
-        self.slots.append((_pack.SETTERS[setter], offset, 0))
+        self.slots.append((_scalars.SETTERS[setter], offset, 0))
         self.size = offset
         for size in sizes:
             self.expected.append((self.size, size))
@@ -181,7 +181,7 @@ class _Parameters:
         for item_type, item in zip(formal, value, strict=True):
             if not self.add(item_type, item):
                 return False
-        self.slots[place] = (_pack.SETTERS["tuple"], 0, len(self.slots) - place - 1)
+        self.slots[place] = (_scalars.SETTERS["tuple"], 0, len(self.slots) - place - 1)
         return True
 
 
@@ -205,7 +205,7 @@ def build(kernel, args, words):
     handle = int(kernel._codelibrary.get_cufunc().handle)
     if _driver.kernel_parameters(handle) != parameters.expected:
         return None
-    return _launch.make_plan(
+    return _plan.make_plan(
         words,
         parameters.slots,
         kernel=kernel,

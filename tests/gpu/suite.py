@@ -16,6 +16,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+LINES_SHOWN = 30  # of failures, per run
 PACKAGES = ["numba.cuda.tests.cudapy", "numba.cuda.tests.cudadrv"]
 
 INI = """[pytest]
@@ -23,7 +24,7 @@ consider_namespace_packages = true
 addopts = --benchmark-disable
 """
 
-CONFTEST = """import pytest
+FIXTURE = """import pytest
 
 @pytest.fixture(scope="class")
 def initialize_from_pytest_config(request):
@@ -34,6 +35,9 @@ ENABLE = """
 import stridedview
 stridedview.enable({options})
 """
+
+
+PLUGIN = "stridedview_suite"
 
 
 def run(options: str | None, arguments: list[str]) -> dict[str, str]:
@@ -55,16 +59,24 @@ def run(options: str | None, arguments: list[str]) -> dict[str, str]:
         report = Path(folder, "report.xml")
         Path(folder, "pytest.ini").write_text(INI)
         enabling = "" if options is None else ENABLE.format(options=options)
-        Path(folder, "conftest.py").write_text(CONFTEST + enabling)
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
+        # A plugin, not a conftest.py: its fixture is seen by tests outside the folder too.
+        Path(folder, f"{PLUGIN}.py").write_text(FIXTURE + enabling)
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}",
+                   "-p", PLUGIN]
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [folder, *filter(None, [environment.get("PYTHONPATH")])])
         names = [] if any(not a.startswith("-") and "::" in a for a in arguments) else PACKAGES
         process = subprocess.run(
             [*command, *arguments, "--pyargs", *names],
-            cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
         )
         if not report.exists():
             raise RuntimeError(process.stdout[-4000:] + process.stderr[-4000:])
         print(process.stdout.strip().splitlines()[-1])
+        lines = process.stdout.splitlines()
+        for line in [x for x in lines if x.startswith(("ERROR ", "FAILED "))][:LINES_SHOWN]:
+            print(line[:200])
         return outcomes(report)
 
 
