@@ -175,7 +175,8 @@ cdef class LaunchConfiguration:
     def __reduce__(self):
         if self.callbacks:
             raise pickle.PicklingError(
-                "a configuration with pre-launch callbacks cannot be pickled")
+                "Cannot pickle configured launches with pre-launch callbacks: functions that "
+                "belong to this process")
         return _rebuild, (
             self.dispatcher, self._griddim, self._blockdim, self.named_stream or 0,
             self._sharedmem)

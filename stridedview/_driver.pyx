@@ -99,7 +99,7 @@ cdef int _resolve() except -1:
 
 
 cdef object _address(object binding, str name, int version):
-    result, address, status = binding.cuGetProcAddress(name.encode(), version, LEGACY_STREAM)
+    result, address, _status = binding.cuGetProcAddress(name.encode(), version, LEGACY_STREAM)
     if int(result) != CUDA_SUCCESS:
         raise RuntimeError(f"the CUDA driver could not look up {name}: {result}")
     return int(address)

@@ -6,21 +6,21 @@ meminfo and parent (0), size, itemsize, pointer, shape, strides in bytes. It kno
 of kernels: ``_launch`` gives it slots with offsets.
 """
 
-from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
+from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.list cimport PyList_New
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.string cimport memcpy
 from libc.stdint cimport (
-    int16_t, int32_t, int64_t, int8_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t,
+    int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t,
     uintptr_t,
 )
 
 from stridedview._dlpack cimport kDLCPU, kDLCUDA
-from stridedview._dtype cimport DTYPE_NONE, dtype_by_id, dtype_facts, dtype_from_numpy
+from stridedview._dtype cimport dtype_by_id, dtype_facts, dtype_from_numpy
 from stridedview._ingest cimport (
-    ROUTE_HOST, ROUTE_NONE, ROUTE_REFUSED, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
+    ROUTE_HOST, ROUTE_NONE, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
 )
 from stridedview._layout cimport Layout
 from stridedview._scalars cimport (
@@ -33,7 +33,6 @@ from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
 from stridedview._view cimport NO_STREAM, StridedView
 
 import enum
-import struct
 import threading
 
 import numpy as np

@@ -42,7 +42,7 @@ class _Replacement(NamedTuple):
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def enable(**options: Any) -> None:
+def enable(**_options: Any) -> None:
     """Make simulated kernels take CPU torch tensors, sharing their memory.
 
     Does nothing if they do already.

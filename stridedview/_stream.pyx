@@ -9,7 +9,7 @@ is the per-thread one. What Numba calls 0 is the per-thread stream if cuda-pytho
 so by ``CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM``; torch's 0 is always the legacy one.
 """
 
-from libc.stdint cimport int32_t, intptr_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uintptr_t
 
 from stridedview._driver cimport (
     CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_CONTEXT,
@@ -18,7 +18,7 @@ from stridedview._driver cimport (
 from stridedview._exchange cimport exchange_stream
 from stridedview._torch cimport torch_stream
 from stridedview._view cimport (
-    FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN, FAMILY_TORCH,
+    FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NUMBA, FAMILY_TORCH,
     NO_STREAM, StridedView,
 )
 
@@ -254,7 +254,7 @@ cdef object _handle_of_object(object stream):
             return int(handle)
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        version, handle = protocol() if callable(protocol) else protocol
+        _version, handle = protocol() if callable(protocol) else protocol
         return int(handle)
     if hasattr(stream, "stream"):       # cuda.core's GraphBuilder
         return _handle_of_object(stream.stream)

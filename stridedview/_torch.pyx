@@ -12,7 +12,7 @@ whether it stands there.
 """
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 
 from stridedview._dlpack cimport DLPackExchangeAPI, kDLCPU, kDLCUDA
 from stridedview._dtype cimport DTYPE_NONE, dtype_facts

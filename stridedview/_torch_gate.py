@@ -228,7 +228,7 @@ def _check_wrapped(torch: Any, tensor: Any) -> None:
     if kind.__name__ == "FakeTensor":
         raise TypeError(
             "a FakeTensor has no memory: the launch is being traced; use "
-            "stridedview.torch_op to make the kernel an operator"
+            "torch.library.custom_op to make the kernel an operator"
         )
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         raise TypeError(f"the {kind.__name__} is not initialized; materialize() it first")

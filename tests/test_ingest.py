@@ -207,7 +207,6 @@ def test_pinned_array_when_imported_then_it_is_host_memory(driver):
     assert from_any(array).device == (CPU, 0)
 
 
-@pytest.mark.xfail(reason="pinned memory is used in place without a look at its address")
 def test_pinned_array_when_between_items_then_no_kernel_is_given_its_address(driver):
     odd = cuda.pinned_array(17, dtype="u1")[1:].view("f4")
 

@@ -257,7 +257,9 @@ def test_launch_when_a_graph_builder_is_named_then_it_is_captured_there(
     builder.end_building()
 
 
-@pytest.mark.parametrize("stream", ["1", 1.5, object(), True], ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize(
+    "stream", ["1", 1.5, object(), True], ids=lambda given: type(given).__name__
+)
 def test_configuration_when_the_stream_is_none_of_these_then_it_is_a_type_error(
     enabled, stream
 ):

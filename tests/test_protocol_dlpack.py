@@ -179,7 +179,9 @@ def test_capsule_when_given_twice_then_the_second_is_refused():
     assert exporter.deleted == 1
 
 
-@pytest.mark.parametrize("given", [None, 7, b"dltensor", object()], ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize(
+    "given", [None, 7, b"dltensor", object()], ids=lambda given: type(given).__name__
+)
 def test_dlpack_when_it_gives_no_capsule_then_refused(given):
     with pytest.raises(BufferError, match="unused DLPack capsule"):
         from_any(Once(given))

@@ -17,7 +17,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
-from stridedview import _driver, _ingest, _pack, _stream
+from stridedview import _driver, _dtype, _ingest, _pack, _stream
 
 _wrap_arg = numba_args.wrap_arg
 
@@ -96,12 +96,14 @@ class HostArgument:
                 "a host array cannot be copied while its stream captures a graph; move it "
                 "to the device before the capture"
             )
-        if _driver.memory_type(view.ptr) == PAGE_LOCKED:
+        if _is_aligned(view) and _driver.memory_type(view.ptr) == PAGE_LOCKED:
             # A host array's values are there when the launch returns.
+            if self.copy_in:
+                _warn("a host synchronization, though no copy overhead: it is pinned")
             retr.append(lambda: _driver.synchronize_stream(handle))
             return _packable(view)
         if self.copy_in:
-            _warn()
+            _warn("copy overhead to/from device")
         return self._copied(retr, stream, handle)
 
     def _copied(self, retr, stream, handle):
@@ -125,12 +127,18 @@ class HostArgument:
         return _Packable(pointer, packed.shape, packed.strides, packed.itemsize, buffer)
 
 
-def _warn():
+def _is_aligned(view):
+    # A kernel may not read across the boundaries of its items; a copy is aligned anew.
+    alignment = _dtype.dtype(
+        view.dtype_name if _dtype.is_static(view.dtype_name) else view.dtype
+    ).alignment
+    return view.ptr % alignment == 0
+
+
+def _warn(cost):
     if config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS:
         warnings.warn(
-            NumbaPerformanceWarning(
-                "Host array used in CUDA kernel will incur copy overhead to/from device."
-            ),
+            NumbaPerformanceWarning(f"Host array used in CUDA kernel will incur {cost}."),
             stacklevel=2,
         )
 
@@ -163,8 +171,9 @@ def wrap_arg(value, default=numba_args.InOut):
     if isinstance(value, numba_args.ArgHint):
         hint = type(value)
         inner = value.value
-    if isinstance(inner, np.void) or (isinstance(inner, np.ndarray) and inner.ndim == 0
-                                      and inner.dtype.names):
+    if isinstance(inner, np.void) or (
+        isinstance(inner, np.ndarray) and inner.ndim == 0 and inner.dtype.names
+    ):
         return _wrap_arg(value, default)
     if _pack.kind_name(inner) != "array":
         return _wrap_arg(value, default)

@@ -38,14 +38,20 @@ def make_configuration(dispatcher, args):
     stream, sharedmem = (*rest, 0, 0)[:2] if len(rest) < 2 else rest
     griddim, blockdim = normalize_kernel_dimensions(griddim, blockdim)
     NumbaConfiguration(dispatcher, griddim, blockdim, 0, sharedmem)
-    return _configuration.LaunchConfiguration(dispatcher, griddim, blockdim, stream, sharedmem)
+    return _configuration.LaunchConfiguration(
+        dispatcher, griddim, blockdim, stream, sharedmem
+    )
 
 
 def call_adopted(self, *args):
     """Launch a configuration that Numba made before the patch."""
     found = _adopted.get(self)
     state = (
-        self.griddim, self.blockdim, self.stream, self.sharedmem, self.pre_launch_callbacks
+        self.griddim,
+        self.blockdim,
+        self.stream,
+        self.sharedmem,
+        self.pre_launch_callbacks,
     )
     if found is None or not all(map(operator.is_, found[1], state)):
         found = _adopted[self] = (_adopt(self), state)
@@ -112,17 +118,38 @@ def table():
     A probe takes the attribute as it is and returns "" or what is unexpected about it.
     """
     return [
-        (CUDADispatcher, "configure", configure,
-         _parameters("self", "griddim", "blockdim", "stream", "sharedmem")),
-        (CUDADispatcher, "__getitem__", _configuration.getitem, _parameters("self", "args")),
+        (
+            CUDADispatcher,
+            "configure",
+            configure,
+            _parameters("self", "griddim", "blockdim", "stream", "sharedmem"),
+        ),
+        (
+            CUDADispatcher,
+            "__getitem__",
+            _configuration.getitem,
+            _parameters("self", "args"),
+        ),
         (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
-        (CUDADispatcher, "add_overload", _invalidating("add_overload"),
-         _parameters("self", "kernel", "argtypes")),
-        (CUDADispatcher, "_reset_overloads", _invalidating("_reset_overloads"),
-         _parameters("self")),
+        (
+            CUDADispatcher,
+            "add_overload",
+            _invalidating("add_overload"),
+            _parameters("self", "kernel", "argtypes"),
+        ),
+        (
+            CUDADispatcher,
+            "_reset_overloads",
+            _invalidating("_reset_overloads"),
+            _parameters("self"),
+        ),
         (CUDADispatcher, "recompile", _invalidating("recompile"), _parameters("self")),
-        (CUDADispatcher, "disable_compile", _invalidating("disable_compile"),
-         _parameters("self", "val")),
+        (
+            CUDADispatcher,
+            "disable_compile",
+            _invalidating("disable_compile"),
+            _parameters("self", "val"),
+        ),
         (NumbaConfiguration, "__call__", call_adopted, _parameters("self", "args")),
         (NumbaForAll, "__call__", _forall.call, _parameters("self", "args")),
         (numba_dispatcher, "wrap_arg", _hosts.wrap_arg, _parameters("value", "default")),

@@ -18,7 +18,16 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
-from stridedview import _configuration, _driver, _ingest, _launch, _pack, _plan, _scalars, _stream
+from stridedview import (
+    _configuration,
+    _driver,
+    _ingest,
+    _launch,
+    _pack,
+    _plan,
+    _scalars,
+    _stream,
+)
 from stridedview.numba_cuda import _checks, _contexts, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -256,7 +265,10 @@ def through_numba(kernel, configuration, args):
     kernel.bind()
     foreign = order_behind_producers(handle, views)
     kernel.launch(
-        args, configuration.griddim, configuration.blockdim, core_stream(handle),
+        args,
+        configuration.griddim,
+        configuration.blockdim,
+        core_stream(handle),
         configuration.sharedmem,
     )
     if foreign is not None:

@@ -13,8 +13,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 LINES_SHOWN = 30  # of failures, per run
 PACKAGES = ["numba.cuda.tests.cudapy", "numba.cuda.tests.cudadrv"]
@@ -61,15 +61,30 @@ def run(options: str | None, arguments: list[str]) -> dict[str, str]:
         enabling = "" if options is None else ENABLE.format(options=options)
         # A plugin, not a conftest.py: its fixture is seen by tests outside the folder too.
         Path(folder, f"{PLUGIN}.py").write_text(FIXTURE + enabling)
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}",
-                   "-p", PLUGIN]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=short",
+            f"--junitxml={report}",
+            "-p",
+            PLUGIN,
+        ]
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(
-            [folder, *filter(None, [environment.get("PYTHONPATH")])])
-        names = [] if any(not a.startswith("-") and "::" in a for a in arguments) else PACKAGES
+            [folder, *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        names = (
+            [] if any(not a.startswith("-") and "::" in a for a in arguments) else PACKAGES
+        )
         process = subprocess.run(
             [*command, *arguments, "--pyargs", *names],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if not report.exists():
             raise RuntimeError(process.stdout[-4000:] + process.stderr[-4000:])

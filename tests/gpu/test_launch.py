@@ -1,4 +1,4 @@
-"""Launches on a GPU: kernels give the right result on every dtype, layout, stream and graph."""
+"""Launches on a GPU: the right result on every dtype, layout, stream and graph."""
 
 import threading
 
@@ -86,8 +86,13 @@ def bits(tensor):
 
 
 def base(dtype):
-    raw = torch.randint(0, 2 if dtype is torch.bool else 256, (6, 8 * dtype.itemsize),
-                        dtype=torch.uint8, device="cuda")
+    raw = torch.randint(
+        0,
+        2 if dtype is torch.bool else 256,
+        (6, 8 * dtype.itemsize),
+        dtype=torch.uint8,
+        device="cuda",
+    )
     return raw.view(dtype)
 
 
@@ -176,7 +181,7 @@ def test_bfloat16_when_computed_with_then_gives_torchs_values():
     assert torch.equal(x, expected)
 
 
-# ---- streams and graphs --------------------------------------------------------------------
+# ---- streams and graphs ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +199,7 @@ SIZE = 1 << 22
 
 
 def slow_fill(x, value):
-    """Queue a second or so of work, then the fill: a launch that does not wait reads too early."""
+    """Queue work, then the fill: a launch that does not wait reads too early."""
     torch.cuda._sleep(20_000_000)
     x.fill_(value)
 
@@ -345,7 +350,7 @@ def test_graph_when_another_thread_compiles_then_the_capture_survives(add_one):
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
                 fresh[1, 1](other)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (told to the main thread)
             failed.append(error)
 
     graph = torch.cuda.CUDAGraph()
@@ -363,7 +368,7 @@ def test_graph_when_another_thread_compiles_then_the_capture_survives(add_one):
     assert int(other[0]) == 5
 
 
-# ---- Numba's features ------------------------------------------------------------------------
+# ---- Numba's features ------------------------------------------------------------------
 
 
 def test_host_arrays_when_strided_or_reversed_then_are_copied_in_and_back(add_one):
