@@ -238,12 +238,27 @@ cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* cal
         layout.ndim != slot.ndim or letter != slot.letter or array.dtype_id != slot.dtype
         or array.device_id != slot.device_id or array.device_type != slot.device_type
         or array.family != slot.family or array.is_readonly != slot.is_readonly
-        or array.stream_handle != NO_STREAM
+        or not _has_noted(call, array.stream_handle)
     ):
         return False
     memcpy(words, layout.words, (5 + 2 * slot.ndim) * sizeof(uint64_t))
     words[4] = <uint64_t><uintptr_t>array.data if layout.size else 0
     return _is_usable(slot, words)
+
+
+cdef inline bint _has_noted(Call* call, intptr_t stream) noexcept nogil:
+    # As _note_stream, but false where that would raise: the general way does it then.
+    cdef int index
+    if stream == NO_STREAM:
+        return True
+    for index in range(call.wait_count):
+        if call.waits[index] == stream:
+            return True
+    if call.wait_count == WAITS:
+        return False
+    call.waits[call.wait_count] = stream
+    call.wait_count += 1
+    return True
 
 
 cdef inline bint _is_usable(const Slot* slot, const uint64_t* words) noexcept nogil:
