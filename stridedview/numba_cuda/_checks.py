@@ -227,12 +227,12 @@ def check_parameters(dispatcher, numba_types, limit=PARAMETER_LIMIT):
 
 
 def check_dimensions(configuration, device):
-    """Refuse a grid or block beyond the device's limits.
+    """Compare a grid and block with the device's limits.
 
-    Raises
-    ------
-    ValueError
-        Naming the number and the limit.
+    Returns
+    -------
+    str
+        "" if they are within, else what is not, naming the number and the limit.
     """
     names = "xyz"
     for what, sizes, limits in (
