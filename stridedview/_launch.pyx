@@ -216,9 +216,9 @@ cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call
     cdef int result
     if not configuration.is_named:
         if plan.lead == FAMILY_TORCH and _follow_producers:
-            torch_stream(plan.device, &stream)
+            torch_stream(plan.stream_device, &stream)
         elif plan.lead != FAMILY_NONE and _follow_producers:
-            family_stream(plan.lead, plan.device, &stream)
+            family_stream(plan.lead, plan.stream_device, &stream)
         else:
             stream = numba_default_stream()
     if (configuration.is_named or plan.family_count > 1 or call.wait_count
@@ -254,7 +254,7 @@ cdef bint _order(LaunchConfiguration configuration, Plan plan, Call* call, void*
     cdef void* behind = NULL
     cdef bint is_foreign = False
     for index in range(plan.family_count):
-        if not family_stream(plan.families[index], plan.device, &behind):
+        if not family_stream(plan.families[index], plan.stream_device, &behind):
             continue
         if not same_stream(behind, stream):
             order_behind(stream, behind)

@@ -19,6 +19,7 @@ cdef class Plan:
     cdef readonly uint64_t context_id
     cdef readonly int device                # of the arrays, or -1
     cdef readonly bint cooperative
+    cdef int stream_device                  # whose current streams are asked
     cdef int lead                           # family whose current stream is followed
     cdef int family_count
     cdef uint8_t families[8]                # distinct, in the order of the arguments

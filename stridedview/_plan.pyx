@@ -10,6 +10,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport uint64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 
+from stridedview._driver cimport CUDA_SUCCESS, driver
 from stridedview._pack cimport WORD_FAMILY, Slot, kind_of, prepare_slot
 from stridedview._scalars cimport SET_ARRAY
 from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
@@ -95,6 +96,9 @@ def make_plan(bytes words, slots, *, kernel, list extensions, function, context,
     plan.context = <void*><uintptr_t>context
     plan.context_id = context_id
     plan.device = device
+    plan.stream_device = device
+    if device < 0 and driver.cuCtxGetDevice(&plan.stream_device) != CUDA_SUCCESS:
+        plan.stream_device = 0
     plan.size = size
     plan.cooperative = cooperative
     plan.is_valid = True

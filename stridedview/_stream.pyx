@@ -22,6 +22,7 @@ from stridedview._view cimport (
     NO_STREAM, StridedView,
 )
 
+import atexit
 import os
 import sys
 from collections import deque
@@ -214,13 +215,19 @@ cdef bint _release_oldest() except -1:
     except IndexError:
         return False        # another thread was faster
     result = driver.cuEventQuery(<void*><uintptr_t>item[1])
-    if result == CUDA_ERROR_NOT_READY or result == CUDA_ERROR_INVALID_CONTEXT:
-        _kept.appendleft(item)
+    if result == CUDA_ERROR_NOT_READY or (
+            result == CUDA_ERROR_INVALID_CONTEXT and not _has_context()):
+        _kept.appendleft(item)      # without a current context nothing can be asked
         return False
     if result == CUDA_SUCCESS:
         _idle_events.setdefault(item[2], []).append(item[1])
     # Any other answer says that the context, and with it the launch, is gone.
     return True
+
+
+cdef bint _has_context() noexcept:
+    cdef unsigned long long ignored
+    return driver.cuCtxGetId(NULL, &ignored) == CUDA_SUCCESS
 
 
 def kept_count():
@@ -251,7 +258,7 @@ cdef object _handle_of_object(object stream):
     for attribute in ("cuda_stream", "ptr", "handle"):
         handle = getattr(stream, attribute, None)
         if handle is not None:
-            return int(handle)
+            return int(handle) or _default_of(stream)
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         _version, handle = protocol() if callable(protocol) else protocol
@@ -259,11 +266,18 @@ cdef object _handle_of_object(object stream):
     if hasattr(stream, "stream"):       # cuda.core's GraphBuilder
         return _handle_of_object(stream.stream)
     if type(stream).__name__ == "Stream" and hasattr(stream, "handle"):
-        return 0        # Numba's wrapper of the default stream holds None
+        return _default_of(stream)      # Numba's wrapper may hold None for it
     raise TypeError(
         f"expected a stream, got {type(stream).__module__}.{type(stream).__qualname__}: "
         "pass an int handle, a torch, CuPy, Numba or cuda.core stream, or an object with "
         "__cuda_stream__")
+
+
+cdef object _default_of(object stream):
+    # What Numba calls 0 may be the per-thread stream; anyone else's 0 is the legacy one.
+    if type(stream).__module__.startswith(("numba.", "numba_cuda.")):
+        return <uintptr_t>numba_default_stream()
+    return 0
 
 
 def handle_of(stream):
@@ -355,3 +369,5 @@ def order_view(StridedView view, stream):
 
 
 _ingest.set_order_hook(order_view)
+# Nothing is asked of a driver that is going away; what was kept goes with the process.
+atexit.register(_kept.clear)

@@ -197,6 +197,8 @@ cdef int _learn_keys(object torch) except -1:
 
 cdef str _prepare_c_abi(object torch):
     """Look up torch's C ABI and check it; return "" or why it is not used."""
+    if _torch_gate.is_newer_than_tested(torch):
+        return f"torch {torch.__version__} is newer than those tested (STRIDEDVIEW_FORCE=1 tries)"
     if not _torch_gate.stands_behind_header(torch.empty((2, 3))):
         return "the tensor does not stand behind the object header"
     if torch_route.key_offset < 0:

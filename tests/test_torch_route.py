@@ -218,3 +218,15 @@ def test_torch_when_too_old_then_its_tensors_are_refused_by_name():
     )
     done = run(["-c", code])
     assert "torch 2.9.1 is too old" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "forced", "newer"),
+    [("2.13.1+cpu", "", False), ("2.14.0", "", True), ("3.0", "", True), ("2.14.0", "1", False)],
+)
+def test_gate_when_torch_is_newer_than_tested_then_the_c_abi_is_not_tried(
+    monkeypatch, version, forced, newer
+):
+    monkeypatch.setenv("STRIDEDVIEW_FORCE", forced)
+    torch = SimpleNamespace(__version__=version)
+    assert _torch_gate.is_newer_than_tested(torch) is newer

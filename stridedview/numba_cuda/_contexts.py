@@ -76,10 +76,14 @@ def refresh(kernel):
             )
 
 
+class LimitError(LaunchError, ValueError):
+    """A grid, block or amount of shared memory that the device does not have."""
+
+
 def launch_error(text, code):
     """Return the error of a launch, as both ours and cuda.core's kind."""
     name = {1: "CUDA_ERROR_INVALID_VALUE"}.get(code, f"error {code}")
-    return LaunchError(f"{name}: {text}", code)
+    return LimitError(f"{name}: {text}", code)
 
 
 def failed_launch(configuration, plan, code, final):
