@@ -30,6 +30,9 @@ _HOMES = {
     "full": "_sharing",
     "is_enabled": "_switch",
     "pinned": "_sharing",
+    "prepare": "_prepared",
+    "reset_stats": "_stats",
+    "stats": "_stats",
     "to_device": "_sharing",
     "zeros": "_sharing",
 }

@@ -45,6 +45,10 @@ def enable(**options: Any) -> None:
     arrays : bool
         Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
         StridedViews instead of DeviceNDArrays.
+    slow : {"allow", "warn", "error"}
+        What to do when an argument takes a slow route: a host array that is copied, a
+        protocol that makes Python objects (DLPack capsule, ``__cuda_array_interface__``),
+        Numba's own code. "warn" warns once for a kernel, argument and route.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from stridedview import _launch, _view
-from stridedview.numba_cuda import _patch, _plans, _types
+from stridedview.numba_cuda import _patch, _plans, _routes, _types
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -19,7 +19,7 @@ _is_enabled = False
 _view.set_numba_typer(_types.view_type)
 
 
-def enable(*, stream="producer", strict=False, arrays=False):
+def enable(*, stream="producer", strict=False, arrays=False, slow="allow"):
     """Make ``@cuda.jit`` kernels take torch tensors and every other array.
 
     Can be called again, to change the options.
@@ -35,17 +35,23 @@ def enable(*, stream="producer", strict=False, arrays=False):
     arrays : bool
         Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
         StridedViews instead of DeviceNDArrays.
+    slow : {"allow", "warn", "error"}
+        What to do when an argument takes a slow route: a host array that is copied, a
+        protocol that makes Python objects (DLPack capsule, ``__cuda_array_interface__``),
+        Numba's own code. "warn" warns once for a kernel, argument and route.
 
     Raises
     ------
     ImportError
         If a peer is of a version that was not tested; nothing is patched then.
     ValueError
-        If ``stream`` is neither of the two.
+        If ``stream`` or ``slow`` is none of its values.
     """
     global _is_enabled
     if stream not in ("producer", "numba"):
         raise ValueError(f"stream is 'producer' or 'numba', not {stream!r}")
+    if slow not in _routes.POLICIES:
+        raise ValueError(f"slow is 'allow', 'warn' or 'error', not {slow!r}")
     with _lock:
         if not _is_enabled:
             problems = _patch.probe()
@@ -61,7 +67,10 @@ def enable(*, stream="producer", strict=False, arrays=False):
             _patch.apply_arrays()
         else:
             _patch.restore_arrays()
-        _launch.set_enabled(True, follow_producers=stream == "producer")
+        _routes.set_policy(slow)
+        _launch.set_enabled(
+            True, follow_producers=stream == "producer", watch_slow=slow != "allow"
+        )
 
 
 def disable():

@@ -18,8 +18,18 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
-from stridedview import _configuration, _driver, _ingest, _launch, _pack, _plan, _scalars, _stream
-from stridedview.numba_cuda import _checks, _contexts, _types
+from stridedview import (
+    _configuration,
+    _driver,
+    _ingest,
+    _launch,
+    _pack,
+    _plan,
+    _scalars,
+    _stats,
+    _stream,
+)
+from stridedview.numba_cuda import _checks, _contexts, _routes, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
@@ -62,36 +72,68 @@ def miss(configuration, args, words, device):
     device : int
         The device of the arrays, -1 if there are none on a device.
     """
+    with _launching(args, device):
+        kernel, plan, obstacle = _resolve_and_plan(configuration, args, words)
+        if plan is None:
+            _stats.note_fallback(obstacle)
+            for callback in configuration.pre_launch_callbacks:
+                callback(kernel, configuration)
+            through_numba(kernel, configuration, args)
+        return plan
+
+
+def plan(configuration, args, words, device):
+    """Resolve a launch as :func:`miss` does, and return a Plan; launch nothing.
+
+    Raises
+    ------
+    TypeError
+        If no plan can take the launch, with the reason.
+    """
+    name = configuration.dispatcher.py_func.__name__
+    with _launching(args, device):
+        obstacle = _routes.obstacle(None, configuration, args, words)
+        found = None
+        if not obstacle:
+            _, found, obstacle = _resolve_and_plan(configuration, args, words)
+    if found is None:
+        raise TypeError(
+            f"kernel '{name}' cannot be prepared: {obstacle}; such a launch goes through "
+            "Numba's own code, call it as it is"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _launching(args, device):
     with relaxed_capture(), _contexts.on_device(device):
         previous = _dispatcher.swap_current_launch_args(args)
         try:
-            return _resolve_and_plan(configuration, args, words)
+            yield
         finally:
             _dispatcher.swap_current_launch_args(previous)
 
 
 def _resolve_and_plan(configuration, args, words):
+    """Return (Numba's kernel, a Plan or None, why there is none)."""
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
-    kernel = resolve(target, configuration, args)
+    with _stats.compiling(target):
+        kernel = resolve(target, configuration, args)
     target._update_launch_config_sensitivity(kernel, configuration)
     if target._launch_config_sensitive:
         _configuration.dispatcher_state(configuration.dispatcher).is_config_sensitive = True
-    if (
-        words is not None
-        and not configuration.pre_launch_callbacks
-        and not kernel.extensions
-        and not kernel.debug
-    ):
-        plan = build(kernel, args, words)
-        if plan is not None:
-            _check_limits(configuration)
-            _stream.prepare_events()
-            _launch.remember(configuration, plan)
-            return plan
-    for callback in configuration.pre_launch_callbacks:
-        callback(kernel, configuration)
-    through_numba(kernel, configuration, args)
-    return None
+    obstacle = _routes.obstacle(kernel, configuration, args, words)
+    if obstacle:
+        return kernel, None, obstacle
+    _stats.note("misses")
+    made = build(kernel, args, words)
+    if made is None:
+        return kernel, None, "parameter type"
+    _check_limits(configuration)
+    _stream.prepare_events()
+    _launch.remember(configuration, made)
+    _stats.note("plans")
+    return kernel, made, ""
 
 
 def _check_limits(configuration):
