@@ -40,6 +40,7 @@ ORDER = [
     {"memory"},
     {"_sharing"},
     {"numba_cuda", "_simulator"},
+    {"_explain", "_profile"},
     {"_switch"},
     {"_status"},
     {"_demo"},

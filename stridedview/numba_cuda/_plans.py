@@ -167,6 +167,28 @@ def resolve(dispatcher, configuration, args):
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
 
 
+def compiled(dispatcher, numba_types):
+    """Return the compiled kernel that a call of these types takes, or None if it compiles.
+
+    As Numba's dispatcher resolves: an overload of these very types, else one that they
+    convert to safely; any, if compiling is switched off.
+    """
+    overloads = dispatcher.overloads
+    if dispatcher.specialized:
+        return next(iter(overloads.values()))
+    signature = tuple(numba_types)
+    if signature in overloads:
+        return overloads[signature]
+    choices = [each for each in overloads if len(each) == len(signature)]
+    try:
+        chosen = dispatcher._tm.select_overload(
+            signature, choices, not dispatcher._can_compile, False
+        )
+    except TypeError:  # none, or several that are as good
+        return None
+    return overloads[choices[chosen]]
+
+
 # -- the packed parameters ----------------------------------------------------------------
 
 _SCALARS = {
@@ -268,6 +290,11 @@ def _device_of(args):
 
 
 # -- Numba's own code ---------------------------------------------------------------------
+
+
+def view_of(value):
+    """Return a view of an array."""
+    return _ingest.from_any(value)
 
 
 def views_in(args):

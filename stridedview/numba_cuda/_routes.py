@@ -171,6 +171,8 @@ def obstacle(kernel, configuration, args, words):
 
     ``kernel`` may be None where it is not known.
     """
+    if configuration.pre_launch_callbacks:
+        return "pre-launch callback"
     if words is None:
         for value in args:
             if _types.is_hint(value):
@@ -179,8 +181,6 @@ def obstacle(kernel, configuration, args, words):
             if route in (_PINNED, _RECORD, _OTHER) or route.name == _HOST.name:
                 return "host array" if route.name == _HOST.name else route.name
         return "too many arguments"
-    if configuration.pre_launch_callbacks:
-        return "pre-launch callback"
     if kernel is not None and kernel.extensions:
         return "extension"
     if kernel is not None and kernel.debug:
