@@ -15,8 +15,11 @@ __version__ = "0.1.0"
 # `_sharing`, the last of the modules that add members to StridedView.
 _HOMES = {
     "DriverError": "_driver",
+    "Explanation": "_explain",
     "Layout": "_layout",
     "OutOfMemoryError": "_sharing",
+    "PreparedLaunch": "_prepared",
+    "Profile": "_profile",
     "StridedView": "_sharing",
     "disable": "_switch",
     "dtype": "_dtype",

@@ -1,10 +1,30 @@
-from contextlib import AbstractContextManager
+from stridedview._explain import Explanation as Explanation
+from stridedview._explain import explain as explain
+from stridedview._prepared import PreparedLaunch as PreparedLaunch
+from stridedview._prepared import prepare as prepare
+from stridedview._profile import Profile as Profile
+from stridedview._profile import profile as profile
+from stridedview._stats import reset_stats as reset_stats
+from stridedview._stats import stats as stats
+from stridedview._switch import disable as disable
+from stridedview._switch import enable as enable
+from stridedview._switch import enabled as enabled
+from stridedview._switch import is_enabled as is_enabled
 
 __version__: str
 
-def enable() -> None: ...
-def disable() -> None: ...
-def enabled() -> AbstractContextManager[None]: ...
-def is_enabled() -> bool: ...
-
-__all__ = ["__version__", "disable", "enable", "enabled", "is_enabled"]
+__all__ = [
+    "__version__",
+    "Explanation",
+    "PreparedLaunch",
+    "Profile",
+    "disable",
+    "enable",
+    "enabled",
+    "explain",
+    "is_enabled",
+    "prepare",
+    "profile",
+    "reset_stats",
+    "stats",
+]

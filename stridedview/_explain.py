@@ -216,7 +216,10 @@ def _stream_facts(plans: Any, configuration: Any, args: tuple[Any, ...]) -> dict
     if configuration.named_stream is not None:
         whose = "named"
     elif leads and _launch.follows_producers():
-        whose = f"the current one of {type(leads[0].owner).__module__.partition('.')[0]}"
+        owner = leads[0].owner
+        # A producer that handed something out is kept together with it.
+        producer = type(owner[0] if isinstance(owner, tuple) else owner)
+        whose = f"the current one of {producer.__module__.partition('.')[0]}"
     else:
         whose = "Numba's default"
     orderings = []

@@ -85,9 +85,7 @@ class Profile:
                 (facts["kernel"], str(facts["launches"]), *figures, _routes_text(facts))
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
-        )
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Write a bar chart of the kernels' host time; those with slow routes stand out.

@@ -53,8 +53,12 @@ def compiling(dispatcher: Any) -> Iterator[None]:
 
 
 def _compiled(dispatcher: Any) -> tuple[int, int]:
-    found = dispatcher.stats
-    return sum(found.cache_misses.values()), sum(found.cache_hits.values())
+    # What forall() specializes is a dispatcher of its own, kept in this one.
+    each = [dispatcher.stats, *(one.stats for one in dispatcher.specializations.values())]
+    return (
+        sum(sum(found.cache_misses.values()) for found in each),
+        sum(sum(found.cache_hits.values()) for found in each),
+    )
 
 
 def stats() -> dict[str, Any]:

@@ -146,7 +146,9 @@ def test_prepared_launch_when_the_driver_waits_then_the_gil_is_free(enabled, ker
 # ---- arguments ----
 
 
-def test_update_when_the_signature_is_the_same_then_that_argument_is_packed(enabled, kernel):
+def test_update_when_the_signature_is_the_same_then_that_argument_is_packed(
+    enabled, kernel
+):
     x, y, other = tensor(vector()), tensor(vector(5)), tensor(vector(9))
     prepared = stridedview.prepare(kernel[1, 1], x, y, 1)
     prepared.update(1, other)
@@ -160,7 +162,11 @@ def test_update_when_the_signature_is_the_same_then_that_argument_is_packed(enab
 def test_update_when_a_tuple_is_among_the_arguments_then_the_right_one_is_packed(
     enabled, kernel
 ):
-    x, pair, other = tensor(vector()), (tensor(vector(5)), (1, 2.0)), (tensor(vector(3)), (4, 5.0))
+    x, pair, other = (
+        tensor(vector()),
+        (tensor(vector(5)), (1, 2.0)),
+        (tensor(vector(3)), (4, 5.0)),
+    )
     prepared = stridedview.prepare(kernel[1, 1], pair, x, 1)
     prepared.update(0, other)
     prepared.update(1, pair[0])

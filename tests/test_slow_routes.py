@@ -89,8 +89,9 @@ def test_slow_route_when_a_plan_of_a_fast_one_fits_it_then_it_is_refused_all_the
     make = SLOW[kind][0]
 
     def fast(value):
-        return tuple(map(fast, value)) if isinstance(value, tuple) else (
-            stridedview.from_any(value))
+        if isinstance(value, tuple):
+            return tuple(map(fast, value))
+        return stridedview.from_any(value)
 
     with stridedview.enabled(slow="error"):
         kernel[1, 1](array, fast(make(array)))
@@ -120,7 +121,9 @@ def test_slow_route_when_allowed_then_nothing_is_said(array, kernel):
         kernel[1, 1](array, foreign(array))
 
 
-def test_launch_when_slow_routes_are_refused_then_a_hit_calls_the_driver_only(array, kernel):
+def test_launch_when_slow_routes_are_refused_then_a_hit_calls_the_driver_only(
+    array, kernel
+):
     with stridedview.enabled(slow="error"):
         kernel[1, 1](tensor(array), tensor(array))
         assert calls_of(lambda: kernel[1, 1](tensor(array), tensor(array))) == HIT
@@ -181,6 +184,12 @@ def test_stats_when_a_launch_is_prepared_then_its_calls_are_hits(counted, kernel
     prepared()
     prepared()
     assert (counted()["launches"], counted()["hits"], counted()["plans"]) == (2, 2, 1)
+
+
+def test_stats_when_forall_specializes_then_the_compile_is_counted(counted, kernel):
+    kernel.forall(10)(vector(), 1)
+    kernel.forall(10)(vector(), 1)
+    assert (counted()["launches"], counted()["compiles"], counted()["plans"]) == (2, 1, 1)
 
 
 FALLBACKS = {

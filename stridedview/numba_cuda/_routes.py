@@ -42,9 +42,7 @@ _SLOW_PROTOCOLS = {
         "a dict is made and read at every launch",
         _ONCE,
     ),
-    "JAX": Route(
-        "JAX", "DLPack capsule", "JAX waits for the array at every launch", _ONCE
-    ),
+    "JAX": Route("JAX", "DLPack capsule", "JAX waits for the array at every launch", _ONCE),
 }
 _HOST = Route(
     "host copy",
