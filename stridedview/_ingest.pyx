@@ -452,6 +452,21 @@ cdef int _order(StridedView view, object stream) except -1:
     return 0
 
 
+_ROUTE_NAMES = {
+    ROUTE_NONE: "not an array", ROUTE_REFUSED: "refused", ROUTE_TORCH: "torch",
+    ROUTE_VIEW: "own", ROUTE_MEMORY_VIEW: "StridedMemoryView", ROUTE_BUFFER: "Buffer",
+    ROUTE_CUPY: "CuPy", ROUTE_NUMBA: "Numba device array", ROUTE_EXCHANGE: "exchange API",
+    ROUTE_DLPACK: "DLPack", ROUTE_JAX: "JAX", ROUTE_CAI: "CUDA array interface",
+    ROUTE_HOST: "host",
+}
+
+
+def route(obj):
+    """Return (name, reason) of the route by which an object is imported."""
+    cdef int found = route_of(Py_TYPE(<PyObject*>obj), <PyObject*>obj)
+    return _ROUTE_NAMES[found], _reasons.get(type(obj), "")
+
+
 def routes():
     """Return how each type seen so far is imported.
 
@@ -460,17 +475,10 @@ def routes():
     list of dict
         "producer" (the type's full name), "route" and "reason".
     """
-    names = {
-        ROUTE_NONE: "not an array", ROUTE_REFUSED: "refused", ROUTE_TORCH: "torch",
-        ROUTE_VIEW: "own", ROUTE_MEMORY_VIEW: "StridedMemoryView", ROUTE_BUFFER: "Buffer",
-        ROUTE_CUPY: "CuPy", ROUTE_NUMBA: "Numba device array", ROUTE_JAX: "JAX",
-        ROUTE_EXCHANGE: "exchange API", ROUTE_DLPACK: "DLPack",
-        ROUTE_CAI: "CUDA array interface", ROUTE_HOST: "host",
-    }
     return [
         {
             "producer": f"{kind.__module__}.{kind.__qualname__}",
-            "route": names[route],
+            "route": _ROUTE_NAMES[route],
             "reason": _reasons.get(kind, ""),
         }
         for kind, route in list(_routes.items())

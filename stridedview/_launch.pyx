@@ -29,7 +29,7 @@ from stridedview._driver cimport (
 )
 from stridedview._pack cimport (
     FAST_FLOAT64, FAST_INT64, FAST_TORCH, FAST_VIEW, Call, Slot, Words, append_words,
-    pack_argument, pack_torch, pack_view,
+    pack_argument, pack_torch, pack_view, takes_python,
 )
 from stridedview._plan cimport Plan
 from stridedview._stream cimport (
@@ -37,6 +37,8 @@ from stridedview._stream cimport (
 )
 from stridedview._torch cimport torch_stream
 from stridedview._view cimport FAMILY_NONE, FAMILY_TORCH
+
+from time import perf_counter_ns
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
@@ -53,8 +55,15 @@ cdef enum:
 # The high bit of a vectorcall's count says that the slot before the arguments is free.
 cdef size_t COUNT_MASK = ~(<size_t>1 << (8 * sizeof(size_t) - 1))
 
+# Whether plans may be used: we are enabled, and nobody observes launches. One flag, so that
+# observing costs a launch nothing while nobody does.
+cdef bint _fast = False
 cdef bint _enabled = False
 cdef bint _follow_producers = True
+cdef bint _watches_slow = False
+# Launches with a plan, and those of them whose plan was made for them.
+cdef unsigned long long _planned_count = 0
+cdef unsigned long long _missed_count = 0
 
 
 # -- the fast call ------------------------------------------------------------------------
@@ -78,7 +87,7 @@ cdef object _vectorcall(object callable, PyObject** args, size_t count_and_flag,
 cdef inline bint _is_current(LaunchConfiguration configuration, Plan plan):
     # The guards of a plan; each is a field or a length, so that a hit pays nothing.
     return (
-        _enabled
+        _fast
         and plan.is_valid
         and configuration.plan_generation == configuration.state.generation
         and PyList_GET_SIZE(configuration.callbacks) == 0
@@ -171,6 +180,8 @@ cdef inline bint _pack_fast(Slot* slot, PyObject* argument, char* destination,
 cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* argument,
                      int index, char* buffer, Call* call) except -1:
     try:
+        if _watches_slow and takes_python(argument):
+            _slow_hook(configuration.dispatcher, index, <object>argument)
         return pack_argument(slot, argument, buffer, call)
     except BaseException as error:
         _drop(call)
@@ -229,11 +240,17 @@ cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call
         result = _mend(configuration, plan, buffer, stream, result)
         if result != TRY_DONE:
             return result
+    _count()
     if is_foreign:
         keep_until_done(
             tuple([<object>args[index] for index in range(plan.argument_count)]),
             stream, producer)
     return TRY_DONE
+
+
+cdef inline void _count() noexcept:
+    global _planned_count
+    _planned_count += 1
 
 
 cdef int _mend(LaunchConfiguration configuration, Plan plan, char* buffer, void* stream,
@@ -334,11 +351,38 @@ cdef int _failed(LaunchConfiguration configuration, Plan plan, int result) excep
 
 cdef object launch(LaunchConfiguration configuration, tuple args):
     """Launch with a plan looked up or made anew, or through Numba's own code."""
+    if _fast:
+        return _launch(configuration, args)
+    if not _enabled:
+        return _unpatched_hook(configuration, args)
+    return _observe(configuration, args)
+
+
+cdef object _observe(LaunchConfiguration configuration, tuple args):
+    # As the vectorcall does, timed; the observers see it afterwards.
+    cdef long long start = perf_counter_ns()
+    cdef Plan plan = configuration.plan
+    if (
+        plan is None or not plan.is_valid
+        or configuration.plan_generation != configuration.state.generation
+        or len(configuration.callbacks) != 0 or not _try_plan(configuration, plan, args)
+    ):
+        _launch(configuration, args)
+    _note_observed(configuration, args, perf_counter_ns() - start)
+
+
+cdef object _note_observed(LaunchConfiguration configuration, tuple args, long long duration):
+    for observer in _observers:
+        observer(configuration, args, duration)
+
+
+cdef object _launch(LaunchConfiguration configuration, tuple args):
+    global _missed_count
     cdef Words words
     cdef Plan plan
     cdef bytes raw = None
-    if not _enabled:
-        return _unpatched_hook(configuration, args)
+    if _watches_slow:
+        _watch(configuration, args)
     read_words(configuration.dispatcher, args, &words)
     if words.planned and len(configuration.callbacks) == 0:
         raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
@@ -354,7 +398,53 @@ cdef object launch(LaunchConfiguration configuration, tuple args):
         raise RuntimeError(
             "the launch does not match the plan that was just made for it: an argument "
             "changed during the launch")
+    _missed_count += 1
     return None
+
+
+cdef Plan plan_of(LaunchConfiguration configuration, tuple args):
+    cdef Words words
+    cdef Plan plan = None
+    cdef bytes raw = None
+    if _watches_slow:
+        _watch(configuration, args)
+    read_words(configuration.dispatcher, args, &words)
+    if words.planned:
+        raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
+        plan = _find(configuration, raw, words.device)
+    if plan is None or len(plan.extensions) or len(configuration.callbacks):
+        plan = _plan_hook(configuration, args, raw, words.device)
+    return plan
+
+
+cdef int _watch(LaunchConfiguration configuration, tuple args) except -1:
+    cdef int index = 0
+    for argument in args:
+        try:
+            _slow_hook(configuration.dispatcher, index, argument)
+        except TypeError as error:
+            raise named_error(configuration.dispatcher, index, error)
+        index += 1
+    return 0
+
+
+def find_plan(LaunchConfiguration configuration, bytes raw, int device):
+    """Return (the plan that a launch of these words would use, or None; "last" or "table").
+
+    "last" is the configuration's own last plan, "table" one found among the dispatcher's.
+    """
+    cdef Plan plan = _find(configuration, raw, device)
+    if plan is None:
+        return None, ""
+    if plan is configuration.plan and (
+            configuration.plan_generation == configuration.state.generation):
+        return plan, "last"
+    return plan, "table"
+
+
+def launch_counts():
+    """Return how many launches used a plan, and for how many of them it was made."""
+    return _planned_count, _missed_count
 
 
 cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
@@ -467,21 +557,56 @@ def named_error(dispatcher, int index, error):
 cdef object _miss = None            # (configuration, args, words or None, device) -> Plan or None
 cdef object _unpatched_hook = None  # (configuration, args): launch through Numba's code
 cdef object _error_hook = None      # (configuration, plan, code, final) -> error, None to retry
+cdef object _plan_hook = None       # as `_miss`, but launches nothing: raises if there is none
+cdef object _slow_hook = None       # (dispatcher, index, argument): warn of a slow route, raise
+cdef list _observers = []           # (configuration, args, nanoseconds), after each launch
 
 
-def install(*, miss, unpatched, error):
+def install(*, miss, plan, unpatched, error, slow):
     """Install Numba's side of the launch; see the variables above for each hook."""
-    global _miss, _unpatched_hook, _error_hook
+    global _miss, _plan_hook, _unpatched_hook, _error_hook, _slow_hook
     _miss = miss
+    _plan_hook = plan
+    _slow_hook = slow
     _unpatched_hook = unpatched
     _error_hook = error
 
 
-def set_enabled(bint value, *, bint follow_producers=True):
+def set_enabled(bint value, *, bint follow_producers=True, bint watch_slow=False):
     """Switch the launch path; a configuration made before falls to Numba's code when off."""
-    global _enabled, _follow_producers
+    global _enabled, _fast, _follow_producers, _watches_slow
     _enabled = value
+    _fast = value and not _observers
     _follow_producers = follow_producers
+    _watches_slow = watch_slow
+
+
+def add_observer(observer):
+    """Call ``observer(configuration, args, nanoseconds)`` after each launch from now on."""
+    global _fast, _observers
+    # A new list, as another thread may be walking the old one.
+    _observers = [*_observers, observer]
+    _fast = False
+
+
+def remove_observer(observer):
+    """Call an observer no more."""
+    global _fast, _observers
+    _observers = [other for other in _observers if other is not observer]
+    _fast = _enabled and not _observers
+
+
+cdef bint is_fast() noexcept:
+    return _fast
+
+
+cdef bint is_observed() noexcept:
+    return _enabled and not _fast
+
+
+cdef int observed(LaunchConfiguration configuration, tuple args, long long duration) except -1:
+    _note_observed(configuration, args, duration)
+    return 0
 
 
 def follows_producers():

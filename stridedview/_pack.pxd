@@ -81,3 +81,5 @@ cdef int prepare_slot(Slot* slot) except -1
 # also is the one that raises.
 cdef bint pack_torch(const Slot* slot, PyObject* tensor, uint64_t* words) noexcept
 cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* call) noexcept
+# Whether an argument, or an item of a tuple, is read through a protocol of Python's.
+cdef bint takes_python(PyObject* argument) except -1

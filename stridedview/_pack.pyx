@@ -20,7 +20,8 @@ from libc.stdint cimport (
 from stridedview._dlpack cimport kDLCPU, kDLCUDA
 from stridedview._dtype cimport dtype_by_id, dtype_facts, dtype_from_numpy
 from stridedview._ingest cimport (
-    ROUTE_HOST, ROUTE_NONE, ROUTE_TORCH, ROUTE_VIEW, import_source, route_of,
+    ROUTE_CAI, ROUTE_DLPACK, ROUTE_HOST, ROUTE_JAX, ROUTE_NONE, ROUTE_TORCH,
+    ROUTE_VIEW, import_source, route_of,
 )
 from stridedview._layout cimport Layout
 from stridedview._scalars cimport (
@@ -377,6 +378,17 @@ cdef int _pack_scalar(Slot* slot, int kind, object value, char* destination) exc
     if _word_of_scalar(kind, value) != slot.word:
         return MISMATCH
     return store_other(slot.setter, kind, value, destination)
+
+
+cdef bint takes_python(PyObject* argument) except -1:
+    cdef int kind = kind_of(Py_TYPE(argument), argument)
+    cdef Py_ssize_t index
+    if kind != KIND_TUPLE:
+        return kind == ROUTE_DLPACK or kind == ROUTE_CAI or kind == ROUTE_JAX
+    for index in range(PyTuple_GET_SIZE(<object>argument)):
+        if takes_python(<PyObject*>PyTuple_GET_ITEM(<object>argument, index)):
+            return True
+    return False
 
 
 # -- signature words ----------------------------------------------------------------------

@@ -45,6 +45,14 @@ def enable(**options: Any) -> None:
     arrays : bool
         Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
         StridedViews instead of DeviceNDArrays.
+    slow : {"allow", "warn", "error"}
+        What to do when an argument takes a slow route: a host array that is copied, a
+        protocol that makes Python objects (DLPack capsule, ``__cuda_array_interface__``),
+        Numba's own code. "warn" warns once for a kernel, argument and route.
+    bump_version : bool
+        Bump the version of every torch tensor that a launch takes, so that a backward
+        through one that autograd saved raises instead of using what the kernel left.
+        Launches then cost more; ``mark_written`` does it for single tensors.
 
     Raises
     ------

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from stridedview import _launch, _view
-from stridedview.numba_cuda import _patch, _plans, _types
+from stridedview import _autograd, _launch, _view
+from stridedview.numba_cuda import _patch, _plans, _routes, _types
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -19,7 +19,13 @@ _is_enabled = False
 _view.set_numba_typer(_types.view_type)
 
 
-def enable(*, stream="producer", strict=False, arrays=False):
+def _bump(_configuration, args, _duration):
+    _autograd.bump_arguments(args)
+
+
+def enable(
+    *, stream="producer", strict=False, arrays=False, slow="allow", bump_version=False
+):
     """Make ``@cuda.jit`` kernels take torch tensors and every other array.
 
     Can be called again, to change the options.
@@ -35,17 +41,27 @@ def enable(*, stream="producer", strict=False, arrays=False):
     arrays : bool
         Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
         StridedViews instead of DeviceNDArrays.
+    slow : {"allow", "warn", "error"}
+        What to do when an argument takes a slow route: a host array that is copied, a
+        protocol that makes Python objects (DLPack capsule, ``__cuda_array_interface__``),
+        Numba's own code. "warn" warns once for a kernel, argument and route.
+    bump_version : bool
+        Bump the version of every torch tensor that a launch takes, so that a backward
+        through one that autograd saved raises instead of using what the kernel left.
+        Launches then cost more; ``mark_written`` does it for single tensors.
 
     Raises
     ------
     ImportError
         If a peer is of a version that was not tested; nothing is patched then.
     ValueError
-        If ``stream`` is neither of the two.
+        If ``stream`` or ``slow`` is none of its values.
     """
     global _is_enabled
     if stream not in ("producer", "numba"):
         raise ValueError(f"stream is 'producer' or 'numba', not {stream!r}")
+    if slow not in _routes.POLICIES:
+        raise ValueError(f"slow is 'allow', 'warn' or 'error', not {slow!r}")
     with _lock:
         if not _is_enabled:
             problems = _patch.probe()
@@ -54,14 +70,21 @@ def enable(*, stream="producer", strict=False, arrays=False):
                     "this numba-cuda is not as expected, nothing was patched: "
                     + "; ".join(problems)
                 )
+        if arrays:
+            _patch.apply_arrays()  # raises before anything else is replaced
+        else:
+            _patch.restore_arrays()
+        if not _is_enabled:
             _patch.apply()
             _is_enabled = True
         _plans.set_strict(strict)
-        if arrays:
-            _patch.apply_arrays()
-        else:
-            _patch.restore_arrays()
-        _launch.set_enabled(True, follow_producers=stream == "producer")
+        _routes.set_policy(slow)
+        _launch.remove_observer(_bump)
+        if bump_version:
+            _launch.add_observer(_bump)
+        _launch.set_enabled(
+            True, follow_producers=stream == "producer", watch_slow=slow != "allow"
+        )
 
 
 def disable():
@@ -70,6 +93,7 @@ def disable():
     with _lock:
         if _is_enabled:
             _launch.set_enabled(False)
+            _launch.remove_observer(_bump)
             _patch.restore()
             _is_enabled = False
 

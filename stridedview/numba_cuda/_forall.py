@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba.cuda import dispatcher as numba_dispatcher
 
-from stridedview import _configuration, _driver, _launch
+from stridedview import _configuration, _driver, _launch, _stats
 from stridedview.numba_cuda import _contexts, _plans
 
 ENTRIES_KEPT = 1024
@@ -40,7 +40,10 @@ def _prepared(self, args):
 def _prepare(self, args, device):
     dispatcher = self.dispatcher
     with _plans.relaxed_capture(), _contexts.on_device(device):
-        specialized = dispatcher if dispatcher.specialized else dispatcher.specialize(*args)
+        with _stats.compiling(dispatcher):
+            specialized = (
+                dispatcher if dispatcher.specialized else dispatcher.specialize(*args)
+            )
         _contexts.refresh(next(iter(specialized.overloads.values())))
         block = numba_dispatcher.ForAll._compute_thread_per_block(self, specialized)
     return specialized, block

@@ -16,7 +16,15 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 
 from stridedview import _configuration, _launch
-from stridedview.numba_cuda import _arrays, _contexts, _forall, _hosts, _plans, _types
+from stridedview.numba_cuda import (
+    _arrays,
+    _contexts,
+    _forall,
+    _hosts,
+    _plans,
+    _routes,
+    _types,
+)
 
 CUDADispatcher = numba_dispatcher.CUDADispatcher
 NumbaConfiguration = numba_dispatcher._LaunchConfiguration
@@ -191,7 +199,13 @@ def probe():
 
 def apply():
     """Replace every attribute of the table; all or none."""
-    _launch.install(miss=_plans.miss, unpatched=unpatched, error=_contexts.failed_launch)
+    _launch.install(
+        miss=_plans.miss,
+        plan=_plans.plan,
+        unpatched=unpatched,
+        error=_contexts.failed_launch,
+        slow=_routes.check_argument,
+    )
     _configuration.install(
         configure=make_configuration,
         core_stream=_plans.core_stream,

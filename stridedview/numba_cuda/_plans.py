@@ -26,9 +26,10 @@ from stridedview import (
     _pack,
     _plan,
     _scalars,
+    _stats,
     _stream,
 )
-from stridedview.numba_cuda import _checks, _contexts, _types
+from stridedview.numba_cuda import _checks, _contexts, _routes, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
@@ -71,36 +72,68 @@ def miss(configuration, args, words, device):
     device : int
         The device of the arrays, -1 if there are none on a device.
     """
+    with _launching(args, device):
+        kernel, plan, obstacle = _resolve_and_plan(configuration, args, words)
+        if plan is None:
+            _stats.note_fallback(obstacle)
+            for callback in configuration.pre_launch_callbacks:
+                callback(kernel, configuration)
+            through_numba(kernel, configuration, args)
+        return plan
+
+
+def plan(configuration, args, words, device):
+    """Resolve a launch as :func:`miss` does, and return a Plan; launch nothing.
+
+    Raises
+    ------
+    TypeError
+        If no plan can take the launch, with the reason.
+    """
+    name = configuration.dispatcher.py_func.__name__
+    with _launching(args, device):
+        obstacle = _routes.obstacle(None, configuration, args, words)
+        found = None
+        if not obstacle:
+            _, found, obstacle = _resolve_and_plan(configuration, args, words)
+    if found is None:
+        raise TypeError(
+            f"kernel '{name}' cannot be prepared: {obstacle}; such a launch goes through "
+            "Numba's own code, call it as it is"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _launching(args, device):
     with relaxed_capture(), _contexts.on_device(device):
         previous = _dispatcher.swap_current_launch_args(args)
         try:
-            return _resolve_and_plan(configuration, args, words)
+            yield
         finally:
             _dispatcher.swap_current_launch_args(previous)
 
 
 def _resolve_and_plan(configuration, args, words):
+    """Return (Numba's kernel, a Plan or None, why there is none)."""
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
-    kernel = resolve(target, configuration, args)
+    with _stats.compiling(target):
+        kernel = resolve(target, configuration, args)
     target._update_launch_config_sensitivity(kernel, configuration)
     if target._launch_config_sensitive:
         _configuration.dispatcher_state(configuration.dispatcher).is_config_sensitive = True
-    if (
-        words is not None
-        and not configuration.pre_launch_callbacks
-        and not kernel.extensions
-        and not kernel.debug
-    ):
-        plan = build(kernel, args, words)
-        if plan is not None:
-            _check_limits(configuration)
-            _stream.prepare_events()
-            _launch.remember(configuration, plan)
-            return plan
-    for callback in configuration.pre_launch_callbacks:
-        callback(kernel, configuration)
-    through_numba(kernel, configuration, args)
-    return None
+    obstacle = _routes.obstacle(kernel, configuration, args, words)
+    if obstacle:
+        return kernel, None, obstacle
+    _stats.note("misses")
+    made = build(kernel, args, words)
+    if made is None:
+        return kernel, None, "parameter type"
+    _check_limits(configuration)
+    _stream.prepare_events()
+    _launch.remember(configuration, made)
+    _stats.note("plans")
+    return kernel, made, ""
 
 
 def _check_limits(configuration):
@@ -132,6 +165,28 @@ def resolve(dispatcher, configuration, args):
     standing = [_types.stand_in(value) for value in args]
     options = {numba_dispatcher._LAUNCH_CONFIG_KW: configuration}
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
+
+
+def compiled(dispatcher, numba_types):
+    """Return the compiled kernel that a call of these types takes, or None if it compiles.
+
+    As Numba's dispatcher resolves: an overload of these very types, else one that they
+    convert to safely; any, if compiling is switched off.
+    """
+    overloads = dispatcher.overloads
+    if dispatcher.specialized:
+        return next(iter(overloads.values()))
+    signature = tuple(numba_types)
+    if signature in overloads:
+        return overloads[signature]
+    choices = [each for each in overloads if len(each) == len(signature)]
+    try:
+        chosen = dispatcher._tm.select_overload(
+            signature, choices, not dispatcher._can_compile, False
+        )
+    except TypeError:  # none, or several that are as good
+        return None
+    return overloads[choices[chosen]]
 
 
 # -- the packed parameters ----------------------------------------------------------------
@@ -235,6 +290,11 @@ def _device_of(args):
 
 
 # -- Numba's own code ---------------------------------------------------------------------
+
+
+def view_of(value):
+    """Return a view of an array."""
+    return _ingest.from_any(value)
 
 
 def views_in(args):

@@ -1,0 +1,241 @@
+"""What `explain` and `profile` tell of launches."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import stridedview
+from tests.launching import HIT, Foreign, calls_of, foreign, pointer_of, producer, tensor
+
+pytestmark = pytest.mark.standin
+
+
+@pytest.fixture
+def enabled(driver):
+    """Enable for a test, and give the stand-in."""
+    with stridedview.enabled():
+        yield driver
+
+
+@pytest.fixture
+def kernel():
+    """Give a kernel of two arguments without overloads."""
+
+    @cuda.jit
+    def take(x, y):
+        pass
+
+    return take
+
+
+def vector(size=4, dtype=np.float32):
+    return cuda.to_device(np.zeros(size, dtype))
+
+
+def launch_of(configuration, *args):
+    return stridedview.explain(configuration, *args).to_dict()["launch"]
+
+
+# ---- the launch ----
+
+
+def test_explain_when_called_then_nothing_is_compiled_or_launched(enabled, kernel):
+    array = vector()
+    enabled.clear()
+    found = launch_of(kernel[1, 1], array, 1)
+    assert not kernel.overloads
+    assert not enabled.launches()
+    assert found["compiles"]
+    assert found["differences"] == ["no launch of this kernel has a plan yet"]
+
+
+def test_explain_when_the_signature_was_seen_then_the_plan_is_hit(enabled, kernel):
+    array, other = vector(), vector(4, np.float64)
+    kernel[1, 1](other, 1)
+    kernel[1, 1](array, 1)
+    assert launch_of(kernel[1, 1], array, 2)["plan"] == "hit, the last one"
+    kernel[1, 1](other, 1)
+    found = launch_of(kernel[1, 1], array, 2)
+    assert found["plan"] == "hit, looked up"
+    assert (found["hit"], found["compiles"], found["differences"]) == (True, False, [])
+
+
+CHANGES = {
+    "dtype": (
+        lambda: (vector(4, np.float64), 1),
+        ["argument 1 'x': dtype float32 -> float64"],
+    ),
+    "rank": (
+        lambda: (cuda.device_array((2, 2), np.float32), 1),
+        ["argument 1 'x': ndim 1 -> 2"],
+    ),
+    "layout": (lambda: (vector(8)[::2], 1), ["argument 1 'x': layout C -> A"]),
+    "producer": (
+        lambda: (tensor(vector()), 1),
+        ["argument 1 'x': stream of Numba -> torch"],
+    ),
+    "kind": (lambda: (vector(), 1.0), ["argument 2 'y': int -> float"]),
+    "two": (
+        lambda: (vector(4, np.int32), (1, 2)),
+        ["argument 1 'x': dtype float32 -> int32", "argument 2 'y': int -> tuple 2 0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)
+def test_explain_when_no_plan_is_hit_then_it_says_what_differs(enabled, kernel, case):
+    make, expected = case
+    kernel[1, 1](vector(), 1)
+    assert launch_of(kernel[1, 1], *make())["differences"] == expected
+
+
+def test_explain_when_only_the_producer_differs_then_nothing_compiles(enabled, kernel):
+    kernel[1, 1](vector(), 1)
+    found = launch_of(kernel[1, 1], tensor(vector()), 1)
+    assert (found["hit"], found["compiles"]) == (False, False)
+
+
+def test_explain_when_a_host_array_comes_then_numbas_code_launches(enabled, kernel):
+    report = stridedview.explain(kernel[1, 1], np.zeros(3), 1)
+    found = report.to_dict()
+    assert found["launch"]["through_numba"] == "host array"
+    assert found["arguments"][0]["copies"] == "in and back"
+    assert found["arguments"][0]["slow"]
+
+
+def test_explain_when_a_stream_is_named_then_orderings_are_told_and_not_made(
+    enabled, kernel
+):
+    side, named, array = cuda.stream(), cuda.stream(), vector()
+    made = Foreign(
+        pointer_of(array), (4,), np.float32, owner=array, stream=int(side.handle)
+    )
+    enabled.clear()
+    found = launch_of(kernel[1, 1, named], made, 1)
+    assert (found["stream"], found["stream_of"]) == (int(named.handle), "named")
+    (ordering,) = found["orderings"]
+    assert ordering.startswith(f"behind stream {int(side.handle)}, by an event")
+    assert not enabled.orderings()
+
+
+# ---- the arguments ----
+
+ARGUMENTS = {
+    "torch": (lambda: tensor(vector()), "torch", "1-d float32 [C]", False),
+    "view": (lambda: stridedview.from_any(vector()), "own", "1-d float32 [C]", False),
+    "device array": (vector, "Numba device array", "1-d float32 [C]", False),
+    "exchange": (lambda: producer(vector()), "exchange API", "1-d float32 [C]", False),
+    "DLPack": (lambda: producer(vector(), "Plain"), "DLPack", "1-d float32 [C]", True),
+    "interface": (
+        lambda: foreign(vector()),
+        "CUDA array interface",
+        "1-d float32 [C]",
+        True,
+    ),
+    "number": (lambda: 3, "number", "int64", False),
+    "hint": (lambda: cuda.In(np.zeros(2)), "host copy", "1-d float64 [C]", True),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_explain_when_it_tells_an_argument_then_route_and_type_are_right(
+    enabled, kernel, case
+):
+    make, route, numba_type, slow = case
+    made = make()
+    facts = stridedview.explain(kernel[1, 1], vector(), made).to_dict()["arguments"][1]
+    assert (facts["name"], facts["route"], facts["type"]) == ("y", route, numba_type)
+    assert facts["slow"] is slow
+    assert bool(facts["why"]) is slow
+    assert facts["producer"] == f"{type(made).__module__}.{type(made).__qualname__}"
+
+
+def test_explanation_when_shown_then_it_can_be_read_and_kept(enabled, kernel):
+    report = stridedview.explain(kernel[1, 1], foreign(vector()), 1)
+    text = repr(report)
+    assert "argument 1 'x': tests.launching.Foreign -> 1-d float32 [C]" in text
+    assert "SLOW" in text
+    json.dumps(report.to_dict())
+
+
+def test_explain_when_it_is_given_no_configuration_then_it_says_what_it_wants(enabled):
+    with pytest.raises(TypeError, match=r"expected kernel\[grid, block\]"):
+        stridedview.explain(3)
+
+
+# ---- profile ----
+
+
+def test_profile_when_kernels_are_launched_then_each_is_told(enabled, kernel):
+    @cuda.jit
+    def other(x):
+        pass
+
+    with stridedview.profile() as found:
+        for _ in range(3):
+            kernel[1, 1](tensor(vector()), 1)
+        other[1, 1](foreign(vector()))
+    kernel[1, 1](tensor(vector()), 1)
+    slow, fast = json.loads(found.to_json())
+    assert slow["kernel"].endswith("other")
+    assert slow["arguments"][0]["routes"] == {"CUDA array interface": 1}
+    assert fast["launches"] == 3
+    assert fast["microseconds"] >= fast["longest"] > 0
+    assert [each["routes"] for each in fast["arguments"]] == [{"torch": 3}, {"number": 3}]
+    assert "SLOW 1: CUDA array interface" in found.table()
+
+
+def test_profile_when_it_is_over_then_a_launch_calls_the_driver_only(enabled, kernel):
+    array = tensor(vector())
+    kernel[1, 1](array, 1)
+    with stridedview.profile():
+        assert calls_of(lambda: kernel[1, 1](array, 1)) == HIT
+    assert calls_of(lambda: kernel[1, 1](array, 1)) == HIT
+
+
+def test_profile_when_a_prepared_launch_is_called_then_it_is_counted(enabled, kernel):
+    prepared = stridedview.prepare(kernel[1, 1], vector(), 1)
+    with stridedview.profile() as outer, stridedview.profile() as inner:
+        prepared()
+        kernel.recompile()
+        prepared()
+    for found in (outer, inner):
+        assert found.to_list()[0]["launches"] == 2
+
+
+def test_profile_when_enabled_within_it_then_launches_are_seen(driver, kernel):
+    with stridedview.profile() as found:
+        with stridedview.enabled():
+            kernel[1, 1](vector(), 1)
+        assert found.to_list()[0]["launches"] == 1
+    with stridedview.enabled():
+        assert calls_of(lambda: kernel[1, 1](1, 1)).get("cuLaunchKernel") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Host array")
+def test_profile_when_numbas_code_launches_then_it_is_counted(enabled, kernel):
+    with stridedview.profile() as found:
+        kernel[1, 1](np.zeros(3), 1)
+    assert found.to_list()[0]["arguments"][0]["routes"] == {"host copy": 1}
+
+
+def test_plot_when_matplotlib_is_absent_then_it_says_so(enabled, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with stridedview.profile() as found:
+        pass
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        found.plot(tmp_path / "plot.png")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
+)
+def test_plot_when_matplotlib_is_there_then_a_picture_is_written(enabled, kernel, tmp_path):
+    with stridedview.profile() as found:
+        kernel[1, 1](vector(), 1)
+    found.plot(tmp_path / "plot.svg")
+    assert "host time" in (tmp_path / "plot.svg").read_text()
