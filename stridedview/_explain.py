@@ -222,12 +222,12 @@ def _stream_facts(plans: Any, configuration: Any, args: tuple[Any, ...]) -> dict
         whose = f"the current one of {producer.__module__.partition('.')[0]}"
     else:
         whose = "Numba's default"
-    orderings = []
-    for behind in dict.fromkeys(
-        stream for view in views for stream in _stream.producer_streams(view)
-    ):
-        if not _stream.same(behind, handle):
-            orderings.append(_ordering(handle, behind))
+    streams = (stream for view in views for stream in _stream.producer_streams(view))
+    orderings = [
+        _ordering(handle, behind)
+        for behind in dict.fromkeys(streams)
+        if not _stream.same(behind, handle)
+    ]
     return {"stream": handle, "stream_of": whose, "orderings": orderings}
 
 

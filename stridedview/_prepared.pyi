@@ -1,6 +1,5 @@
 from typing import Any, final
 
-
 @final
 class PreparedLaunch:
     configuration: Any
