@@ -73,6 +73,10 @@ class OutOfMemoryError(MemoryError):
         super().__init__(message)
         self.nbytes = nbytes
 
+    def __reduce__(self):
+        # A process pool sends errors by pickle, which passes `args` alone.
+        return type(self), (str(self), self.nbytes)
+
 
 # ---- what is asked for ---------------------------------------------------------------
 

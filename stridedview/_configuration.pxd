@@ -6,6 +6,7 @@ from stridedview._plan cimport Plan
 
 
 cdef class DispatcherState:
+    cdef readonly object dispatcher         # to tell a state that another's __dict__ copied
     cdef readonly dict plans                # key -> Plan
     cdef readonly dict configurations       # (type-exact key) -> LaunchConfiguration
     cdef readonly dict prepared             # forall: signature -> specialized kernel, block
@@ -17,7 +18,6 @@ cdef class DispatcherState:
 cdef class LaunchConfiguration:
     cdef void* vectorcall                   # first, so that its offset is the object's size
     cdef Plan plan                          # the last one that matched
-    cdef uint64_t plan_generation
     cdef DispatcherState state
     cdef list callbacks
     cdef void* stream_handle
@@ -33,6 +33,7 @@ cdef class LaunchConfiguration:
     cdef public object _kernel_launch_config_sensitive
     cdef dict __dict__
     cdef object __weakref__
+    cdef int _set_up(self, dispatcher, griddim, blockdim, stream, sharedmem) except -1
     cdef int _set_stream(self, stream) except -1
 
 

@@ -9,8 +9,9 @@ cimport cython
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport uintptr_t
 
-from stridedview._stream cimport stream_handle
+from stridedview._stream cimport STREAM_LEGACY, stream_handle
 
+import numbers
 import pickle
 
 from stridedview import _stream
@@ -53,7 +54,8 @@ cdef int set_launch_entry(void* entry) except -1:
 cdef class DispatcherState:
     """What is kept for one dispatcher: its plans and its configurations."""
 
-    def __init__(self):
+    def __init__(self, dispatcher):
+        self.dispatcher = dispatcher
         self.plans = {}
         self.configurations = {}
         self.prepared = {}
@@ -81,10 +83,18 @@ cdef class LaunchConfiguration:
         Bytes of dynamic shared memory per block.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, dispatcher, griddim, blockdim, stream, sharedmem):
+        if not _has_vectorcall:
+            _give_vectorcall(self)
         self.vectorcall = launch_entry
+        self._set_up(dispatcher, griddim, blockdim, stream, sharedmem)
 
     def __init__(self, dispatcher, griddim, blockdim, stream, sharedmem):
+        if dispatcher is not self.dispatcher:
+            self._set_up(dispatcher, griddim, blockdim, stream, sharedmem)
+
+    cdef int _set_up(self, dispatcher, griddim, blockdim, stream, sharedmem) except -1:
+        self.plan = None
         self.dispatcher = dispatcher
         self.state = state_of(dispatcher)
         self.callbacks = []
@@ -93,11 +103,13 @@ cdef class LaunchConfiguration:
         self.blockdim = blockdim
         self.sharedmem = sharedmem
         self._set_stream(stream)
+        return 0
 
     cdef int _set_stream(self, stream) except -1:
+        cdef bint is_named = _stream.is_named(stream)
+        self.stream_handle = stream_handle(stream) if is_named else NULL
+        self.is_named = is_named
         self._stream = stream
-        self.is_named = _stream.is_named(stream)
-        self.stream_handle = stream_handle(stream) if self.is_named else NULL
         return 0
 
     @property
@@ -107,8 +119,7 @@ cdef class LaunchConfiguration:
 
     @griddim.setter
     def griddim(self, value):
-        _fill_dimensions(self.grid, value, "griddim")
-        self._griddim = value
+        self._griddim = _fill_dimensions(self.grid, value, "griddim")
 
     @property
     def blockdim(self):
@@ -117,8 +128,7 @@ cdef class LaunchConfiguration:
 
     @blockdim.setter
     def blockdim(self, value):
-        _fill_dimensions(self.block, value, "blockdim")
-        self._blockdim = value
+        self._blockdim = _fill_dimensions(self.block, value, "blockdim")
 
     @property
     def sharedmem(self):
@@ -177,9 +187,10 @@ cdef class LaunchConfiguration:
             raise pickle.PicklingError(
                 "Cannot pickle configured launches with pre-launch callbacks: functions that "
                 "belong to this process")
+        # A named default stream is written as the legacy one: 0 would name none.
+        stream = (self.named_stream or STREAM_LEGACY) if self.is_named else 0
         return _rebuild, (
-            self.dispatcher, self._griddim, self._blockdim, self.named_stream or 0,
-            self._sharedmem)
+            self.dispatcher, self._griddim, self._blockdim, stream, self._sharedmem)
 
     def __call__(self, *args, **kwargs):
         """Launch the kernel."""
@@ -197,15 +208,24 @@ def _rebuild(dispatcher, griddim, blockdim, stream, sharedmem):
     return dispatcher.configure(griddim, blockdim, stream, sharedmem)
 
 
-cdef int _fill_dimensions(unsigned int* out, object value, str name) except -1:
+cdef tuple _fill_dimensions(unsigned int* out, object value, str name):
+    """Write three dimensions, all or none; return them as a tuple of their own."""
+    cdef unsigned int checked[3]
     cdef int axis
+    if not isinstance(value, (tuple, list)) or len(value) != 3:
+        raise TypeError(f"{name} must be three integers, got {value!r}")
+    cdef tuple kept = tuple(value)
     for axis in range(3):
-        out[axis] = _unsigned(value[axis], name)
-    return 0
+        checked[axis] = _unsigned(kept[axis], name)
+    for axis in range(3):
+        out[axis] = checked[axis]
+    return kept
 
 
 cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
     # Zero and what exceeds the device's limits is refused at the launch, with the limit.
+    if not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 0 or value > 0xffffffff:
         raise ValueError(f"{name} {value} does not fit an unsigned 32-bit integer")
     return value
@@ -213,10 +233,12 @@ cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
 
 cdef DispatcherState state_of(object dispatcher):
     """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
-    state = getattr(dispatcher, "_stridedview_state", None)
-    if state is None:
-        state = dispatcher.__dict__.setdefault("_stridedview_state", DispatcherState())
-    return <DispatcherState>state
+    cdef DispatcherState state = getattr(dispatcher, "_stridedview_state", None)
+    if state is None or state.dispatcher is not dispatcher:
+        # None yet, or copied from the kernel that this one's function wraps.
+        state = DispatcherState(dispatcher)
+        dispatcher._stridedview_state = state
+    return state
 
 
 def dispatcher_state(dispatcher):
@@ -243,18 +265,33 @@ cpdef object configured(object dispatcher, tuple args):
     if last is not None and _is_same(<tuple>last[0], args):
         return last[1]
     key = _typed_key(args)
+    if key is None:
+        return _configure_hook(dispatcher, args)        # which refuses what is nested
     configuration = state.configurations.get(key)
     if configuration is None:
         configuration = _configure_hook(dispatcher, args)
         if len(state.configurations) >= CONFIGURATIONS_KEPT:
             state.configurations.pop(next(iter(state.configurations)))
         configuration = state.configurations.setdefault(key, configuration)
-    state.last = (args, configuration)
+    if _is_plain(args):
+        state.last = (args, configuration)
     return configuration
 
 
+cdef bint _is_plain(tuple args):
+    # Nothing in it can change but a stream, which is the same as long as it is itself.
+    for item in args:
+        if type(item) is list:
+            return False
+        if type(item) is tuple:
+            for size in <tuple>item:
+                if type(size) is not int:
+                    return False
+    return True
+
+
 cdef bint _is_same(tuple one, tuple other) except -1:
-    # Exact in types, and only of what cannot change: ints, tuples of them, or one object.
+    # Exact in types. `one` is plain: `_is_plain` said so.
     cdef Py_ssize_t index
     if one is other:
         return True
@@ -263,31 +300,51 @@ cdef bint _is_same(tuple one, tuple other) except -1:
     for index in range(len(one)):
         first = one[index]
         second = other[index]
-        if first is second and type(first) is not list:
+        if first is second:
             continue
         if type(first) is int and type(second) is int:
             if first != second:
                 return False
-        elif type(first) is not tuple or type(second) is not tuple or not _is_same(
+        elif type(first) is not tuple or type(second) is not tuple or not _are_same_sizes(
                 <tuple>first, <tuple>second):
             return False
     return True
 
 
-cdef object _typed_key(object value):
-    if type(value) is tuple or type(value) is list:
-        return tuple([_typed_key(item) for item in value])
-    return (type(value), value)
+cdef bint _are_same_sizes(tuple one, tuple other) except -1:
+    cdef Py_ssize_t index
+    if len(one) != len(other):
+        return False
+    for index in range(len(one)):
+        second = other[index]
+        if type(second) is not int or one[index] != second:
+            return False
+    return True
 
 
-cdef int _give_vectorcall() except -1:
+cdef object _typed_key(tuple args):
+    """Return a key that is exact in types, or None for what is nested too deeply."""
+    cdef list key = []
+    for item in args:
+        if type(item) is tuple or type(item) is list:
+            for size in item:
+                if isinstance(size, (tuple, list)):
+                    return None
+            key.append((type(item), tuple([(type(size), size) for size in item])))
+        else:
+            key.append((type(item), item))
+    return tuple(key)
+
+
+cdef bint _has_vectorcall = False
+
+
+cdef int _give_vectorcall(LaunchConfiguration sample) except -1:
     # Cython gives an extension type a tp_call only; a vectorcall saves the tuple.
-    cdef LaunchConfiguration sample = LaunchConfiguration.__new__(LaunchConfiguration)
+    global _has_vectorcall
     cdef RawType* raw = <RawType*>LaunchConfiguration
     raw.tp_vectorcall_offset = <char*>&sample.vectorcall - <char*><PyObject*>sample
     raw.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL
     PyType_Modified(<PyTypeObject*>LaunchConfiguration)
+    _has_vectorcall = True
     return 0
-
-
-_give_vectorcall()

@@ -66,6 +66,10 @@ class DriverError(RuntimeError):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self):
+        # A process pool sends errors by pickle, which passes `args` alone.
+        return type(self), (str(self), self.code)
+
 
 cdef bint driver_ready() noexcept nogil:
     return _ready

@@ -43,6 +43,8 @@ from time import perf_counter_ns
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+    int Py_EnterRecursiveCall(const char*) except -1
+    void Py_LeaveRecursiveCall()
 
 cdef enum:
     INLINE_BUFFER = 4096        # bytes of parameters that need no allocation
@@ -89,7 +91,7 @@ cdef inline bint _is_current(LaunchConfiguration configuration, Plan plan):
     return (
         _fast
         and plan.is_valid
-        and configuration.plan_generation == configuration.state.generation
+        and plan.generation == configuration.state.generation
         and PyList_GET_SIZE(configuration.callbacks) == 0
         and PyList_GET_SIZE(plan.extensions) == 0
     )
@@ -179,6 +181,8 @@ cdef inline bint _pack_fast(Slot* slot, PyObject* argument, char* destination,
 
 cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* argument,
                      int index, char* buffer, Call* call) except -1:
+    # A producer that launches this kernel again comes here again, with a C stack each time.
+    Py_EnterRecursiveCall(" while an argument was imported")
     try:
         if _watches_slow and takes_python(argument):
             _slow_hook(configuration.dispatcher, index, <object>argument)
@@ -186,6 +190,8 @@ cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* ar
     except BaseException as error:
         _drop(call)
         raise named_error(configuration.dispatcher, index, error)
+    finally:
+        Py_LeaveRecursiveCall()
 
 
 cdef void _drop(Call* call) noexcept:
@@ -364,7 +370,7 @@ cdef object _observe(LaunchConfiguration configuration, tuple args):
     cdef Plan plan = configuration.plan
     if (
         plan is None or not plan.is_valid
-        or configuration.plan_generation != configuration.state.generation
+        or plan.generation != configuration.state.generation
         or len(configuration.callbacks) != 0 or not _try_plan(configuration, plan, args)
     ):
         _launch(configuration, args)
@@ -377,19 +383,29 @@ cdef object _note_observed(LaunchConfiguration configuration, tuple args, long l
 
 
 cdef object _launch(LaunchConfiguration configuration, tuple args):
+    # A producer that launches this kernel again comes here again, with a C stack each time.
+    Py_EnterRecursiveCall(" in a launch")
+    try:
+        return _launch_guarded(configuration, args)
+    finally:
+        Py_LeaveRecursiveCall()
+
+
+cdef object _launch_guarded(LaunchConfiguration configuration, tuple args):
     global _missed_count
-    cdef Words words
     cdef Plan plan
-    cdef bytes raw = None
+    cdef bytes raw
+    cdef int device = -1
     if _watches_slow:
         _watch(configuration, args)
-    read_words(configuration.dispatcher, args, &words)
-    if words.planned and len(configuration.callbacks) == 0:
-        raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
-        plan = _find(configuration, raw, words.device)
+    raw = _signature(configuration, args, &device)
+    if len(configuration.callbacks):
+        raw = None
+    if raw is not None:
+        plan = _find(configuration, raw, device)
         if plan is not None and _try_plan(configuration, plan, args):
             return None
-    plan = _miss(configuration, args, raw, words.device)
+    plan = _miss(configuration, args, raw, device)
     if plan is None:
         return None
     if not _try_plan(configuration, plan, args):
@@ -402,18 +418,27 @@ cdef object _launch(LaunchConfiguration configuration, tuple args):
     return None
 
 
-cdef Plan plan_of(LaunchConfiguration configuration, tuple args):
+cdef bytes _signature(LaunchConfiguration configuration, tuple args, int* device):
+    """Return the signature words, or None if no plan can take the arguments."""
     cdef Words words
+    read_words(configuration.dispatcher, args, &words)
+    device[0] = words.device
+    if not words.planned:
+        return None
+    return PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
+
+
+cdef Plan plan_of(LaunchConfiguration configuration, tuple args):
     cdef Plan plan = None
-    cdef bytes raw = None
+    cdef bytes raw
+    cdef int device = -1
     if _watches_slow:
         _watch(configuration, args)
-    read_words(configuration.dispatcher, args, &words)
-    if words.planned:
-        raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
-        plan = _find(configuration, raw, words.device)
+    raw = _signature(configuration, args, &device)
+    if raw is not None:
+        plan = _find(configuration, raw, device)
     if plan is None or len(plan.extensions) or len(configuration.callbacks):
-        plan = _plan_hook(configuration, args, raw, words.device)
+        plan = _plan_hook(configuration, args, raw, device)
     return plan
 
 
@@ -437,7 +462,7 @@ def find_plan(LaunchConfiguration configuration, bytes raw, int device):
     if plan is None:
         return None, ""
     if plan is configuration.plan and (
-            configuration.plan_generation == configuration.state.generation):
+            plan.generation == configuration.state.generation):
         return plan, "last"
     return plan, "table"
 
@@ -457,7 +482,10 @@ cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
         try:
             append_words(<PyObject*>argument, index, words)
         except Exception as error:
-            raise named_error(dispatcher, index, error) from error
+            named = named_error(dispatcher, index, error)
+            if named is error:
+                raise       # not from itself: whoever follows the causes would never end
+            raise named from error
         index += 1
     return 0
 
@@ -518,13 +546,28 @@ cdef bint _try_plan(LaunchConfiguration configuration, Plan plan, tuple args) ex
         if count > 64:
             PyMem_Free(vector)
     configuration.plan = plan
-    configuration.plan_generation = configuration.state.generation
     return True
 
 
-def remember(LaunchConfiguration configuration, Plan plan):
-    """File a plan under its words, its context, and where it matters its configuration."""
+def remember(LaunchConfiguration configuration, Plan plan, generation, bint is_current):
+    """File a plan under its words, its context, and where it matters its configuration.
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    plan : Plan
+    generation : int
+        The dispatcher's, when the kernel had been resolved.
+    is_current : bool
+        Whether the kernel was among the dispatcher's then. A plan that is not, or whose
+        dispatcher changed since, serves the launch that it was made for and no other.
+    """
     cdef dict plans = configuration.state.plans
+    if not is_current:
+        return
+    plan.generation = generation
+    if generation != configuration.state.generation:
+        return
     if len(plans) >= PLANS_KEPT:
         plans.clear()
     plans[_key(configuration, plan.words, plan.context_id)] = plan

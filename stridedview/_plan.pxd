@@ -26,6 +26,7 @@ cdef class Plan:
     cdef readonly object kernel             # Numba's compiled kernel: keeps the module loaded
     cdef list extensions                    # the kernel's; a plan holds while it is empty
     cdef readonly bytes words
+    cdef readonly uint64_t generation       # of the dispatcher it is good for; 0 for none
     cdef list types                         # references for the slots' type pointers
     cdef int failure                        # why the driver called it stale, or CUDA_SUCCESS
     cdef bint is_valid

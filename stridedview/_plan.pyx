@@ -7,6 +7,7 @@ plans up and launches with them.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 
@@ -123,7 +124,10 @@ cdef int _note_family(Plan plan, int family) except -1:
 
 
 cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
-    for argument in args:
+    cdef Py_ssize_t index
+    # By the tuple's own items: a subclass may iterate over others.
+    for index in range(PyTuple_GET_SIZE(args)):
+        argument = <object>PyTuple_GET_ITEM(args, index)
         slot.type = Py_TYPE(<PyObject*>argument)
         plan.types.append(type(argument))
         slot.kind = kind_of(slot.type, <PyObject*>argument)

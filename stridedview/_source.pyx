@@ -15,6 +15,8 @@ cdef enum:
     # No allocation lies in the first page; a pointer there is the offset of a slice into
     # storage that was freed, or an invented one.
     FIRST_PAGE = 4096
+    # What a signature word has room for: a greater number would pass for another device.
+    DEVICES = 1 << 16
 
 
 cdef extern from *:
@@ -78,6 +80,8 @@ cdef int check_source(Source* source) except -1:
     cdef long long span
     cdef int axis
     cdef bint empty = False
+    if not 0 <= source.device_id < DEVICES:
+        raise BufferError(f"its device id {source.device_id} is no CUDA device's")
     if source.ndim < 0 or source.ndim > MAX_NDIM:
         raise BufferError(
             f"an array of {source.ndim} axes is not supported; the most is {MAX_NDIM}")

@@ -2,7 +2,8 @@
 
 Owns the reading of stream objects, the current stream of each family of producers, the
 events that put one stream behind another, and the queue that keeps arrays alive until a
-launch on a foreign stream has used them. Nothing here waits on the host.
+launch on a foreign stream has used them. Nothing here waits on the host, unless the driver
+has no event left to keep an array by.
 
 Through our legacy-flavoured entry points 0 and 1 are both the legacy default stream and 2
 is the per-thread one. What Numba calls 0 is the per-thread stream if cuda-python was told
@@ -28,6 +29,7 @@ import sys
 from collections import deque
 
 from stridedview import _ingest
+from stridedview._driver import DriverError
 
 cdef enum:
     CAPTURE_ACTIVE = 1          # CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -181,14 +183,26 @@ cdef int keep_until_done(object owner, void* stream, void* producer_stream) exce
         # Let the producer's stream wait instead: memory given back there is then reused
         # only after this launch.
         return order_behind(producer_stream, stream)
-    event = _take_event()
+    try:
+        event = _take_event()
+    except DriverError:
+        return _wait_until_done(stream)
     with nogil:
         result = driver.cuEventRecord(event, stream)
     if result != CUDA_SUCCESS:
         _give_event(event)
-        return check(result, "cuEventRecord")
+        return _wait_until_done(stream)
     _kept.append((owner, <uintptr_t>event, _context_id()))
     return 0
+
+
+cdef int _wait_until_done(void* stream) except -1:
+    # No event tells when the work is done, and it is queued already: to raise would give
+    # its memory back under it, and let the caller queue it twice.
+    cdef int result
+    with nogil:
+        result = driver.cuStreamSynchronize(stream)
+    return check(result, "cuStreamSynchronize")
 
 
 def release_done():

@@ -33,6 +33,7 @@ from stridedview._dtype import dtype as find_dtype
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         PyObject* tp_dict
+        void* tp_new
     void PyType_Modified(PyTypeObject* cls)
 
 cdef dict DEVICE_NAMES = {
@@ -59,11 +60,6 @@ cdef class StridedView:
     owner : object
         What keeps the memory alive.
     """
-
-    def __init__(self):
-        raise TypeError(
-            "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
-            "and their like, or from another view")
 
     # ---- facts ----
 
@@ -200,7 +196,8 @@ cdef class StridedView:
             raise TypeError("iteration over a view of no dimensions")
         if self.layout.ndim == 1 and self.dtype.names is None:
             return iter((<object>self).copy_to_host())
-        return iter([self[i] for i in range(self.layout.words[5])])
+        # One by one: an axis may be longer than a list can be.
+        return map(self.__getitem__, range(self.layout.words[5]))
 
     @property
     def T(self):
@@ -363,6 +360,17 @@ cdef class StridedView:
     @_cuda_memsize_.setter
     def _cuda_memsize_(self, size):
         _extra(self)["_cuda_memsize_"] = size
+
+
+cdef object _refuse_new(PyObject* cls, PyObject* args, PyObject* keywords):
+    raise TypeError(
+        "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
+        "and their like, or from another view")
+
+
+# A view without a layout would be a crash at its first attribute, so that __new__ refuses
+# too. In this module it goes to Cython's own allocation, not through the slot.
+(<PyTypeObject*>StridedView).tp_new = <void*>_refuse_new
 
 
 cdef dict _extra(StridedView view):

@@ -63,7 +63,10 @@ def _type_of(dispatcher, index, value):
     try:
         return _types.type_of(value)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
-        raise _launch.named_error(dispatcher, index, error) from error
+        named = _launch.named_error(dispatcher, index, error)
+        if named is error:
+            raise  # not from itself: whoever follows the causes would never end
+        raise named from error
 
 
 def check_passable(dispatcher, numba_types):

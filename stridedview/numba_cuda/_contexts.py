@@ -46,6 +46,11 @@ def on_device(device):
         yield
         return
     had_context = _driver.current_context() != 0
+    if device >= len(devices.gpus):
+        raise ValueError(
+            f"the arrays are on device {device}; this process sees {len(devices.gpus)} "
+            "(CUDA_VISIBLE_DEVICES says which)"
+        )
     primary = devices.gpus[device].get_primary_context()
     primary.push()
     try:

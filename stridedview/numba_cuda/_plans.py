@@ -119,9 +119,13 @@ def _resolve_and_plan(configuration, args, words):
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
     with _stats.compiling(target):
         kernel = resolve(target, configuration, args)
+    state = _configuration.dispatcher_state(configuration.dispatcher)
+    # A recompilation from here on, by another thread or a producer, is seen in it.
+    generation = state.generation
+    is_current = any(kernel is known for known in target.overloads.values())
     target._update_launch_config_sensitivity(kernel, configuration)
     if target._launch_config_sensitive:
-        _configuration.dispatcher_state(configuration.dispatcher).is_config_sensitive = True
+        state.is_config_sensitive = True
     obstacle = _routes.obstacle(kernel, configuration, args, words)
     if obstacle:
         return kernel, None, obstacle
@@ -131,7 +135,7 @@ def _resolve_and_plan(configuration, args, words):
         return kernel, None, "parameter type"
     _check_limits(configuration)
     _stream.prepare_events()
-    _launch.remember(configuration, made)
+    _launch.remember(configuration, made, generation, is_current)
     _stats.note("plans")
     return kernel, made, ""
 
@@ -242,7 +246,7 @@ class _Parameters:
     def _add_tuple(self, formal, value):
         place = len(self.slots)
         self.slots.append(None)
-        for item_type, item in zip(formal, value, strict=True):
+        for item_type, item in zip(formal, tuple.__iter__(value), strict=True):
             if not self.add(item_type, item):
                 return False
         self.slots[place] = (_scalars.SETTERS["tuple"], 0, len(self.slots) - place - 1)

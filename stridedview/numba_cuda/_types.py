@@ -100,8 +100,9 @@ def stand_in(value):
     if kind == "array":
         return Typed(view_type(_ingest.from_any(value)))
     if kind == "tuple":
-        items = [stand_in(item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
+        # By its own items: a subclass may iterate over others.
+        items = [stand_in(item) for item in tuple.__iter__(value)]
+        if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if kind == "int" and not -(2**63) <= value < 2**63:
