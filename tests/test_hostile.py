@@ -95,7 +95,9 @@ def raised_in_child(statement):
 
 
 def test_view_when_made_past_its_constructor_then_it_is_refused():
-    found = raised_in_child("print(stridedview.StridedView.__new__(stridedview.StridedView).shape)")
+    found = raised_in_child(
+        "print(stridedview.StridedView.__new__(stridedview.StridedView).shape)"
+    )
     assert found == "TypeError"
 
 
@@ -128,7 +130,9 @@ def test_configuration_when_a_list_in_the_same_tuple_changed_then_it_is_another(
     assert kernel[key].griddim == (7, 1, 1)
 
 
-@pytest.mark.parametrize("value", [(5, -1, 1), (5, None, 1), (5, 1), (5, 1, 2**40), 5, None])
+@pytest.mark.parametrize(
+    "value", [(5, -1, 1), (5, None, 1), (5, 1), (5, 1, 2**40), 5, None]
+)
 @pytest.mark.parametrize("name", ["griddim", "blockdim"])
 def test_configuration_when_a_dimension_is_refused_then_the_old_one_stays(
     enabled, name, value
@@ -169,7 +173,9 @@ def test_configuration_when_a_stream_is_refused_then_the_old_one_stays(enabled):
     assert configuration.named_stream is None
 
 
-def test_configuration_when_initialized_for_another_kernel_then_that_one_is_launched(enabled):
+def test_configuration_when_initialized_for_another_kernel_then_that_one_is_launched(
+    enabled,
+):
     first, second = fresh(), fresh()
     configuration = first[1, 1]
     second[1, 1](1)
@@ -344,7 +350,7 @@ def test_launch_when_the_driver_has_no_event_left_then_the_owner_outlives_it(ena
     kept = _stream.kept_count()
     kernel[1, 1, stream](array)
     assert len(enabled.launches()) == 1
-    assert enabled.calls()["cuStreamSynchronize"] == 1 and _stream.kept_count() <= kept
+    assert enabled.calls()["cuStreamSynchronize"] == 1 and _stream.kept_count() <= kept  # noqa: PT018
 
 
 # ---- views and errors ----
@@ -369,8 +375,12 @@ def made_errors():
 def test_error_when_pickled_then_it_arrives_whole(driver, case):
     # A process pool that cannot unpickle an error breaks.
     error = made_errors()[case]
-    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(again) is type(error) and str(again) == str(error)
+    for again in (
+        pickle.loads(pickle.dumps(error)),
+        copy.copy(error),
+        copy.deepcopy(error),
+    ):
+        assert type(again) is type(error) and str(again) == str(error)  # noqa: PT018
         assert vars(again) == vars(error)
 
 

@@ -222,7 +222,12 @@ def test_torch_when_too_old_then_its_tensors_are_refused_by_name():
 
 @pytest.mark.parametrize(
     ("version", "forced", "newer"),
-    [("2.13.1+cpu", "", False), ("2.14.0", "", True), ("3.0", "", True), ("2.14.0", "1", False)],
+    [
+        ("2.13.1+cpu", "", False),
+        ("2.14.0", "", True),
+        ("3.0", "", True),
+        ("2.14.0", "1", False),
+    ],
 )
 def test_gate_when_torch_is_newer_than_tested_then_the_c_abi_is_not_tried(
     monkeypatch, version, forced, newer
