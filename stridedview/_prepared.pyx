@@ -9,7 +9,6 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
-from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport intptr_t
 from libc.string cimport memcpy, memset
 
