@@ -271,7 +271,7 @@ cpdef object configured(object dispatcher, tuple args):
     if configuration is None:
         configuration = _configure_hook(dispatcher, args)
         if len(state.configurations) >= CONFIGURATIONS_KEPT:
-            state.configurations.pop(next(iter(state.configurations)))
+            state.configurations.pop(next(iter(state.configurations), None), None)
         configuration = state.configurations.setdefault(key, configuration)
     if _is_plain(args):
         state.last = (args, configuration)

@@ -587,7 +587,8 @@ def named_error(dispatcher, int index, error):
     """
     if type(error) not in (TypeError, ValueError, BufferError, OverflowError):
         return error
-    names = getattr(getattr(dispatcher, "__code__", None), "co_varnames", ())
+    code = getattr(dispatcher, "__code__", None)
+    names = code.co_varnames[:code.co_argcount] if code is not None else ()
     name = f" '{names[index]}'" if index < len(names) else ""
     renamed = type(error)(f"argument {index + 1}{name}: {error}")
     renamed.__cause__ = error.__cause__

@@ -74,6 +74,8 @@ def make_plan(bytes words, slots, *, kernel, list extensions, function, context,
     cdef Plan plan = Plan.__new__(Plan)
     cdef int index
     cdef const unsigned char* raw = words
+    if 8 * len(slots) != len(words):
+        raise ValueError(f"{len(slots)} slots for {len(words)} bytes of signature words")
     plan.slot_count = len(slots)
     plan.slots = <Slot*>PyMem_Malloc((len(slots) + 1) * sizeof(Slot))
     if plan.slots is NULL:

@@ -270,6 +270,8 @@ def build(kernel, args, words):
     for formal, value in zip(kernel.argument_types, args, strict=True):
         if not parameters.add(formal, value):
             return None
+    if 8 * len(parameters.slots) != len(words):
+        return None  # a tuple that shows Numba other items than it has
     handle = int(kernel._codelibrary.get_cufunc().handle)
     if _driver.kernel_parameters(handle) != parameters.expected:
         return None
