@@ -26,37 +26,7 @@ def _bump(_configuration, args, _duration):
 def enable(
     *, stream="producer", strict=False, arrays=False, slow="allow", bump_version=False
 ):
-    """Make ``@cuda.jit`` kernels take torch tensors and every other array.
-
-    Can be called again, to change the options.
-
-    Parameters
-    ----------
-    stream : {"producer", "numba"}
-        Where a launch goes that names no stream: the current stream of torch, or of the
-        first producer among the arguments that has one; or always Numba's default stream.
-    strict : bool
-        Refuse, for an explicit signature, arrays whose items have the right width but the
-        other signedness, which are otherwise taken with a warning.
-    arrays : bool
-        Make ``cuda.device_array``, ``to_device``, ``as_cuda_array`` and their like give
-        StridedViews instead of DeviceNDArrays.
-    slow : {"allow", "warn", "error"}
-        What to do when an argument takes a slow route: a host array that is copied, a
-        protocol that makes Python objects (DLPack capsule, ``__cuda_array_interface__``),
-        Numba's own code. "warn" warns once for a kernel, argument and route.
-    bump_version : bool
-        Bump the version of every torch tensor that a launch takes, so that a backward
-        through one that autograd saved raises instead of using what the kernel left.
-        Launches then cost more; ``mark_written`` does it for single tensors.
-
-    Raises
-    ------
-    ImportError
-        If a peer is of a version that was not tested; nothing is patched then.
-    ValueError
-        If ``stream`` or ``slow`` is none of its values.
-    """
+    """Patch numba-cuda; see ``stridedview.enable`` for the options and the errors."""
     global _is_enabled
     if stream not in ("producer", "numba"):
         raise ValueError(f"stream is 'producer' or 'numba', not {stream!r}")
