@@ -42,6 +42,9 @@ cdef dict DEVICE_NAMES = {
     kDLCUDAHost: "cuda_host",
     kDLCUDAManaged: "cuda_managed",
 }
+cdef str HOW_TO_MAKE_ONE = (
+    "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
+    "and their like, or from another view")
 cdef object _numba_typer = None
 
 
@@ -60,6 +63,9 @@ cdef class StridedView:
     owner : object
         What keeps the memory alive.
     """
+
+    def __init__(self):
+        raise TypeError(HOW_TO_MAKE_ONE)
 
     # ---- facts ----
 
@@ -363,9 +369,7 @@ cdef class StridedView:
 
 
 cdef object _refuse_new(PyObject* cls, PyObject* args, PyObject* keywords):
-    raise TypeError(
-        "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
-        "and their like, or from another view")
+    raise TypeError(HOW_TO_MAKE_ONE)
 
 
 # A view without a layout would be a crash at its first attribute, so that __new__ refuses
