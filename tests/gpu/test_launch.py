@@ -1,5 +1,7 @@
 """Launches on a GPU: the right result on every dtype, layout, stream and graph."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -478,3 +480,16 @@ def test_memory_when_launched_many_times_then_is_flat(add_one):
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= before + 4096
     assert torch.all(x >= 20_001)
+
+
+def test_demo_when_run_then_the_result_is_right_and_the_costs_are_told():
+    done = subprocess.run(
+        [sys.executable, "-m", "stridedview", "demo"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "matches torch.softmax" in done.stdout
+    for row in ("raw cuLaunchKernel", "stridedview", "numba-cuda, unpatched"):
+        assert row in done.stdout
