@@ -1,4 +1,4 @@
-"""The demo's half for a GPU, on the stand-in driver with a torch that seems to have CUDA."""
+"""The demo's half for a GPU, on the stand-in driver with a torch that seems to have it."""
 
 import re
 
