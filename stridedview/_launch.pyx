@@ -575,11 +575,6 @@ def remember(LaunchConfiguration configuration, Plan plan, generation, bint is_c
         _context_of_device[plan.device] = plan.context_id
 
 
-def forget_plan(LaunchConfiguration configuration):
-    """Forget the last plan of a configuration."""
-    configuration.plan = None
-
-
 def named_error(dispatcher, int index, error):
     """Return an error that names the argument, of the same type as ``error``.
 

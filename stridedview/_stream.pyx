@@ -162,17 +162,6 @@ def prepare_events():
         idle.append(<uintptr_t>_make_event())
 
 
-def forget_context(context_id):
-    """Drop what belongs to a context that is gone; its events went with it."""
-    _idle_events.pop(context_id, None)
-    for item in list(_kept):
-        if item[2] == context_id:
-            try:
-                _kept.remove(item)
-            except ValueError:
-                pass        # another thread was faster
-
-
 cdef int keep_until_done(object owner, void* stream, void* producer_stream) except -1:
     cdef void* event
     cdef int result

@@ -17,9 +17,8 @@ from numba.cuda.core.errors import NumbaWarning
 from stridedview import _launch
 from stridedview.numba_cuda import _types
 
-# Bytes of kernel parameters: CUDA 12.1 on compute capability 7.0 and newer, and before.
+# Bytes of kernel parameters: CUDA 12.1 on compute capability 7.0 and newer.
 PARAMETER_LIMIT = 32764
-OLD_PARAMETER_LIMIT = 4096
 
 
 class StridedviewWarning(NumbaWarning):

@@ -157,9 +157,8 @@ def _is_small_float(numba_type):
 def describe(numba_type):
     """Return a type as messages say it: "float32 [C]" with its rank, or Numba's name."""
     if isinstance(numba_type, types.Array):
-        rank = f"{numba_type.ndim}-d" if numba_type.ndim != 1 else "1-d"
         mutable = "" if numba_type.mutable else ", read-only"
-        return f"{rank} {numba_type.dtype} [{numba_type.layout}{mutable}]"
+        return f"{numba_type.ndim}-d {numba_type.dtype} [{numba_type.layout}{mutable}]"
     return str(numba_type)
 
 
