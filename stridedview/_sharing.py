@@ -141,7 +141,7 @@ class IpcHandle:
         from cuda.core import Device
 
         if self._base is not None:
-            raise ValueError("the handle is open already")
+            raise ValueError("IpcHandle is already opened; close() it first")
         Device(self._device).set_current()
         handle = driver.CUipcMemHandle()
         ctypes.memmove(handle.getPtr(), self._handle, len(self._handle))

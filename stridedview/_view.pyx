@@ -346,8 +346,8 @@ cdef class StridedView:
 
     @property
     def device_ctypes_pointer(self):
-        """The address as a ctypes.c_void_p."""
-        return ctypes.c_void_p(<uintptr_t>self.data)
+        """The address as a ctypes.c_size_t, as Numba's: cuda.core's launch takes it."""
+        return ctypes.c_size_t(<uintptr_t>self.data)
 
     @property
     def gpu_data(self):
@@ -410,13 +410,18 @@ cdef StridedView derive(StridedView source, Layout layout, int64_t offset):
 
 
 cdef int _pass_on(StridedView source, StridedView view, int64_t offset) except -1:
-    # The bound stream holds for every view; Numba's pointer for one that starts there too.
+    # The bound stream holds for every view; Numba's pointer, which has a size, for one of
+    # the same bytes.
     extra = <dict>source.extra
     if "stream" in extra:
         _extra(view)["stream"] = extra["stream"]
-    if "gpu_data" in extra and offset == 0:
+    if "gpu_data" in extra and offset == 0 and _same_extent(source.layout, view.layout):
         _extra(view)["gpu_data"] = extra["gpu_data"]
     return 0
+
+
+cdef bint _same_extent(Layout one, Layout other) noexcept:
+    return one.first_byte == other.first_byte and one.last_byte == other.last_byte
 
 
 cdef bint on_host(StridedView view) noexcept:

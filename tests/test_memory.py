@@ -436,10 +436,11 @@ def test_numba_functions_bind_the_stream(arrays):
     assert view.copy_to_host(stream=stream).shape == (3,)
 
 
-def test_gpu_data_is_shared_by_views_that_start_at_the_same_item(arrays):
+def test_gpu_data_is_shared_by_views_of_the_same_bytes(arrays):
     view = arrays.device_array(3, "M8[D]")
     assert view.view("i8").gpu_data is view.gpu_data
     assert view[1:].gpu_data is not view.gpu_data
+    assert view[:-1].gpu_data.size == view[:-1].nbytes
 
 
 def test_numba_records_are_views(arrays):

@@ -69,7 +69,7 @@ def test_attributes_are_numpys(make):
     assert view.readonly is not array.flags.writeable
     assert view.owner is array
     assert view.dtype_name == "float32"
-    assert view.device_ctypes_pointer.value == (array.ctypes.data or None)
+    assert view.device_ctypes_pointer.value == array.ctypes.data
     if array.size:
         low, high = np.lib.array_utils.byte_bounds(array)
         assert view.alloc_size == high - low
