@@ -21,8 +21,5 @@ cdef Scratch scratch(size_t nbytes, void* stream)
 cdef CurrentDevice current_device(StridedView view)
 # Queue the copy of a plan whose two sides a kernel can reach.
 cdef int queue_plan(CopyPlan* plan, int device, void* stream) except -1
-# Move between host and device; the device's side is dense and walked in order. Returns True
-# if the call has already waited for the stream.
-cdef bint transfer(CopyPlan* plan, bint to_device, bint pinned, void* stream) except -1
 # The layout of a copy without gaps that keeps the order of the axes in memory.
 cdef Layout compact(Layout layout, str order)

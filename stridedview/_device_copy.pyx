@@ -1,20 +1,16 @@
-"""Copies that the driver makes, as pieces: memcpy, kernel, and the pinned ring.
+"""Copies on one device: memcpy, the driver's two-dimensional copy, or a kernel.
 
-Owns the choice of how a plan is carried out on one device, the stream-ordered
-scratch memory, and the ring of pinned buffers through which pageable memory goes
-to and from a device at the link's speed. Which stream and what order is decided
-by the caller (_transfer).
+Owns the choice of how a plan is carried out on one device and the stream-ordered
+scratch memory. Which stream and what order is decided by the caller (_transfer).
 """
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uintptr_t
-from libc.stdlib cimport free, malloc
 
-from stridedview._copyplan cimport CopyPlan, Step, pack, widen
+from stridedview._copyplan cimport CopyPlan, Step, widen
 from stridedview._driver cimport (
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-    CU_EVENT_DISABLE_TIMING,
     CU_STREAM_CAPTURE_MODE_RELAXED,
     CUDA_ERROR_OUT_OF_MEMORY,
     CUDA_SUCCESS,
@@ -26,21 +22,12 @@ from stridedview._driver cimport (
 from stridedview._layout cimport MAX_NDIM, WORDS_BEFORE_SHAPE, Layout, intern_layout
 from stridedview._view cimport StridedView
 
-import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 from stridedview._kernels import ROOM as _ROOM
 from stridedview._kernels import kernel_handle
 
 cdef enum:
     OUTER_ROOM = 8              # as in _kernels.SOURCE
     CU_MEMORYTYPE_UNIFIED = 4
-    CU_MEMHOSTALLOC_PORTABLE = 1
-    RING_SLOTS = 4
-    SLOT_BYTES = 16 << 20
-    RING_FROM = 4 << 20         # bytes from which the ring beats the driver's own staging
-    PACK_THREADS = 12           # as many filled the link of a 16-core host with an H200
     MEMCPY2D_FROM = 4096        # bytes of a row from which the driver's own copy is taken
     MAX_PITCH = 0x7FFFFFFF
 
@@ -318,162 +305,3 @@ cdef int _launch(
         result = driver.cuLaunchKernel(
             kernel, <unsigned int>grid, 1, 1, x, y, 1, 0, stream, args, NULL)
     return check(result, "cuLaunchKernel (strided copy)")
-
-
-# ---- between host and device ---------------------------------------------------------
-
-
-cdef class _Ring:
-    # Pinned buffers of one context, each with the event of its last use.
-    cdef void* slots[RING_SLOTS]
-    cdef void* events[RING_SLOTS]
-    cdef unsigned long long context
-
-cdef _Ring _ring = None
-cdef object _ring_lock = threading.Lock()
-cdef object _pool = None
-cdef int _workers = 1
-
-
-cdef _Ring _get_ring():
-    # Called with the lock held. After a reset of the device the old buffers are gone.
-    global _ring, _pool, _workers
-    cdef unsigned long long context = 0
-    cdef int i
-    check(driver.cuCtxGetId(NULL, &context), "cuCtxGetId")
-    if _ring is None or _ring.context != context:
-        _ring = _Ring.__new__(_Ring)
-        for i in range(RING_SLOTS):
-            check(driver.cuMemHostAlloc(
-                &_ring.slots[i], SLOT_BYTES, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc")
-            check(driver.cuEventCreate(
-                &_ring.events[i], CU_EVENT_DISABLE_TIMING), "cuEventCreate")
-        _ring.context = context
-    if _pool is None:
-        _workers = min(PACK_THREADS, len(os.sched_getaffinity(0))
-                       if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        _pool = ThreadPoolExecutor(_workers, "stridedview-pack")
-    return _ring
-
-
-def _pack_part(
-        uintptr_t plan, bint gather, uintptr_t dense, int64_t first, int64_t last):
-    # A worker's share; whoever submitted it waits, and keeps the plan and the buffers.
-    with nogil:
-        pack(<const CopyPlan*>plan, gather, <char*>dense, first, last)
-
-
-cdef int _pack_parallel(
-        const CopyPlan* plan, bint gather, char* dense, int64_t first, int64_t last,
-        int64_t unit) except -1:
-    cdef int64_t share = max(
-        (last - first + _workers - 1) // _workers, (1 << 18) // unit + 1)
-    cdef int64_t begin = first
-    parts = []
-    while begin < last:
-        end = min(begin + share, last)
-        parts.append(_pool.submit(
-            _pack_part, <uintptr_t>plan, gather,
-            <uintptr_t>(dense + (begin - first) * unit), begin, end))
-        begin = end
-    for part in parts:
-        part.result()
-    return 0
-
-
-cdef int _to_device(char* device, const void* host, size_t nbytes, void* stream) except -1:
-    cdef int result
-    with nogil:
-        result = driver.cuMemcpyHtoDAsync(<uintptr_t>device, host, nbytes, stream)
-    return check(result, "cuMemcpyHtoDAsync")
-
-
-cdef int _to_host(void* host, const char* device, size_t nbytes, void* stream) except -1:
-    cdef int result
-    with nogil:
-        result = driver.cuMemcpyDtoHAsync(host, <uintptr_t>device, nbytes, stream)
-    return check(result, "cuMemcpyDtoHAsync")
-
-
-cdef int _wait(void* event) except -1:
-    cdef int result
-    with nogil:
-        result = driver.cuEventSynchronize(event)
-    return check(result, "cuEventSynchronize")
-
-
-cdef bint transfer(CopyPlan* plan, bint to_device, bint pinned, void* stream) except -1:
-    cdef int64_t unit = plan.item if plan.count else 1
-    if plan.nbytes == 0:
-        return False
-    if plan.count == 0 and (pinned or plan.nbytes < RING_FROM):
-        if to_device:
-            _to_device(plan.dst, plan.src, plan.nbytes, stream)
-        else:
-            _to_host(plan.dst, plan.src, plan.nbytes, stream)
-        return False
-    if plan.nbytes < RING_FROM or unit > SLOT_BYTES // 4:
-        return _transfer_small(plan, to_device, unit, stream)
-    with _ring_lock:
-        if to_device:
-            return _ring_to_device(plan, unit, stream)
-        return _ring_to_host(plan, unit, stream)
-
-
-cdef bint _transfer_small(
-        CopyPlan* plan, bint to_device, int64_t unit, void* stream) except -1:
-    # Through pageable memory: the driver has read it when its call returns.
-    cdef char* dense = <char*>malloc(plan.nbytes)
-    cdef int result
-    if dense == NULL:
-        raise MemoryError(f"out of host memory: {plan.nbytes} bytes for a copy")
-    try:
-        if to_device:
-            pack(plan, True, dense, 0, plan.nbytes // unit)
-            _to_device(plan.dst, dense, plan.nbytes, stream)
-            return False
-        _to_host(dense, plan.src, plan.nbytes, stream)
-        with nogil:
-            result = driver.cuStreamSynchronize(stream)
-        check(result, "cuStreamSynchronize")
-        pack(plan, False, dense, 0, plan.nbytes // unit)
-        return True
-    finally:
-        free(dense)
-
-
-cdef bint _ring_to_device(CopyPlan* plan, int64_t unit, void* stream) except -1:
-    cdef _Ring ring = _get_ring()
-    cdef int64_t units = plan.nbytes // unit, each = SLOT_BYTES // unit, first = 0, last
-    cdef int slot = 0
-    while first < units:
-        last = min(first + each, units)
-        _wait(ring.events[slot])
-        _pack_parallel(plan, True, <char*>ring.slots[slot], first, last, unit)
-        _to_device(plan.dst + first * unit, ring.slots[slot], (last - first) * unit, stream)
-        check(driver.cuEventRecord(ring.events[slot], stream), "cuEventRecord")
-        first, slot = last, (slot + 1) % RING_SLOTS
-    return False
-
-
-cdef bint _ring_to_host(CopyPlan* plan, int64_t unit, void* stream) except -1:
-    cdef _Ring ring = _get_ring()
-    cdef int64_t units = plan.nbytes // unit, each = SLOT_BYTES // unit
-    cdef int64_t asked = 0, done = 0, last
-    cdef int ahead = 0, slot = 0
-    while done < units:
-        while ahead < RING_SLOTS and asked < units:
-            last = min(asked + each, units)
-            # Another stream's copy may still read the slot; this one is behind it.
-            _wait(ring.events[slot])
-            _to_host(
-                ring.slots[slot], plan.src + asked * unit, (last - asked) * unit, stream)
-            check(driver.cuEventRecord(ring.events[slot], stream), "cuEventRecord")
-            asked, slot, ahead = last, (slot + 1) % RING_SLOTS, ahead + 1
-        last = min(done + each, units)
-        _wait(ring.events[(slot - ahead + RING_SLOTS) % RING_SLOTS])
-        _pack_parallel(
-            plan, False, <char*>ring.slots[(slot - ahead + RING_SLOTS) % RING_SLOTS], done,
-            last, unit)
-        done, ahead = last, ahead - 1
-    return True

@@ -21,11 +21,11 @@ from stridedview._device_copy cimport (
     current_device,
     queue_plan,
     scratch,
-    transfer,
 )
 from stridedview._dlpack cimport kDLCPU, kDLCUDAHost
 from stridedview._driver cimport (
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+    CU_STREAM_CAPTURE_MODE_RELAXED,
     CUDA_SUCCESS,
     check,
     driver,
@@ -40,6 +40,7 @@ from stridedview._layout cimport (
     reshape_layout,
     slice_layout,
 )
+from stridedview._ring cimport transfer
 from stridedview._stream cimport (
     family_stream,
     is_capturing,
@@ -118,9 +119,13 @@ cdef int order_after_producer(StridedView view, void* stream) except -1:
 
 
 cdef int synchronize(void* stream) except -1:
+    # Relaxed: a capture in global mode would forbid the wait, in any thread.
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
     cdef int result
     with nogil:
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
         result = driver.cuStreamSynchronize(stream)
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
     return check(result, "cuStreamSynchronize")
 
 

@@ -4,6 +4,8 @@ On the stand-in driver the copy kernels are acted out; with
 STRIDEDVIEW_TEST_DRIVER=real the same tests run on the GPU.
 """
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -143,6 +145,8 @@ LARGE = {
     "reversed": lambda x: x[::-1],
     "transposed": lambda x: x.reshape(-1, 1000).T,
     "columns": lambda x: x.reshape(-1, 1000)[:, ::2],
+    "long rows with a gap": lambda x: x.reshape(2, -1)[:, :-1],
+    "bytes": lambda x: x.view("u1").reshape(3, -1)[:, 1:-2].view("u1"),
 }
 
 
@@ -150,12 +154,37 @@ LARGE = {
 def test_large_host_arrays_arrive_and_come_back(name):
     array = np.arange(3_000_000, dtype="f8")
     source = LARGE[name](array)
-    device = sv.empty(source.shape, "f8")
+    device = sv.empty(source.shape, source.dtype)
     device.copy_to_device(source)
     np.testing.assert_array_equal(device.copy_to_host(), source)
-    target = LARGE[name](np.zeros_like(array))
+    whole = np.zeros_like(array)
+    target = LARGE[name](whole)
     device.copy_to_host(target)
     np.testing.assert_array_equal(target, source)
+    expected = np.zeros_like(array)
+    LARGE[name](expected)[...] = source
+    np.testing.assert_array_equal(whole, expected)
+
+
+def test_large_copies_of_several_threads_do_not_mix():
+    arrays = [np.full(1_500_000, n, "f8") for n in range(4)]
+    views = [sv.empty(len(a), "f8") for a in arrays]
+    wrong = []
+
+    def work(array, view):
+        for _ in range(5):
+            view.copy_to_device(array)
+            if not (view.copy_to_host() == array).all():
+                wrong.append(array[0])
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(arrays, views, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 # ---- assignment --------------------------------------------------------------------------

@@ -28,7 +28,7 @@ ORDER = [
     {"_dtype", "_axes", "_indexing"},
     {"_layout"},
     {"_source", "_managed", "_copyplan"},
-    {"_view"},
+    {"_view", "_ring"},
     {"_exchange", "_export", "_device_copy", "_record"},
     {"_torch", "_protocol"},
     {"_ingest"},
