@@ -29,11 +29,17 @@ VIEWS = {
     "copy_to_host": "{args}.copy_to_host()",
 }
 OTHERWISE = {
+    # A view has its offset in its pointer, and never changes: a reshape is its resize.
+    "stridedview": {
+        "storage_offset": "{args}.ptr",
+        "resize": "{args}.reshape(32, 64)",
+    },
     "torch": {
         "as_strided": "{args}.as_strided((8, 8), (16, 1))",
         "as_strided_offset": "{args}.as_strided((8, 8), (16, 1), 16)",
         "pointer": "{args}.data_ptr()",
         "storage_offset": "{args}.storage_offset()",
+        "resize": "{args}.resize_(32, 64)",
         "copy_to_host": "{args}.cpu()",
     },
     "cupy": {
@@ -55,12 +61,20 @@ COPY = {
     "cupy": lambda target, source: target.__setitem__(..., source),
     "DeviceNDArray": lambda target, source: target.copy_to_device(source),
     "stridedview": lambda target, source: target.copy_to_device(source),
+    # cuda.core's own copy, reached through the view.
+    "cuda.core": lambda target, source: target.smv.copy_from(source.smv, core_stream()),
 }
 CUTS = {
     "copy_contiguous": (lambda array: array, lambda array: array),
     "copy_strided": (lambda array: array[:, ::2], lambda array: array[:, ::2]),
     "copy_transposed": (lambda array: array, lambda array: array.T),
 }
+
+
+@cache
+def core_stream():
+    """Return cuda.core's name for the legacy default stream."""
+    return peer("cuda.core").LEGACY_DEFAULT_STREAM
 
 
 def makers(device):
@@ -150,7 +164,8 @@ def copies(device, options):
 
     @cache
     def pair(name):
-        return make[name]((side, side)), make[name]((side, side))
+        maker = make.get(name, make["stridedview"])
+        return maker((side, side)), maker((side, side))
 
     rows = []
     for op in CUTS:
