@@ -152,7 +152,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE, ids=str)
 def test_large_host_arrays_arrive_and_come_back(name):
-    array = np.arange(3_000_000, dtype="f8")
+    array = np.arange(6_000_000, dtype="f8")
     source = LARGE[name](array)
     device = sv.empty(source.shape, source.dtype)
     device.copy_to_device(source)
@@ -166,8 +166,21 @@ def test_large_host_arrays_arrive_and_come_back(name):
     np.testing.assert_array_equal(whole, expected)
 
 
+@pytest.mark.parametrize("call", ["cuMemcpyHtoDAsync_v2", "cuEventRecord"])
+def test_large_copy_when_the_driver_refuses_then_says_so_and_the_next_one_works(call):
+    if not standin.wanted():
+        pytest.skip("injects an error")
+    array = np.arange(6_000_000, dtype="f8")[::2]
+    view = sv.to_device(array)
+    standin.fail_next(call, 719)
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_LAUNCH_FAILED"):
+        view.copy_to_device(array + 1)
+    view.copy_to_device(array + 2)
+    np.testing.assert_array_equal(view.copy_to_host(), array + 2)
+
+
 def test_large_copies_of_several_threads_do_not_mix():
-    arrays = [np.full(1_500_000, n, "f8") for n in range(4)]
+    arrays = [np.full(2_200_000, n, "f8") for n in range(4)]
     views = [sv.empty(len(a), "f8") for a in arrays]
     wrong = []
 
