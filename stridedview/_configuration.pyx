@@ -20,12 +20,20 @@ cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
     void PyType_Modified(PyTypeObject*)
     object PyObject_Call(object, object, PyObject*)
+    ctypedef struct PyMappingMethods:
+        void* mp_subscript
     ctypedef struct RawType "PyTypeObject":
         unsigned long tp_flags
         Py_ssize_t tp_vectorcall_offset
+        PyMappingMethods* tp_as_mapping
 
 cdef enum:
     CONFIGURATIONS_KEPT = 4096  # per dispatcher
+    RECENT = 64
+
+# States found by their dispatcher's address, sooner than in its __dict__. Borrowed: a state
+# takes itself out when it ends.
+cdef PyObject* _recent[RECENT]
 
 cdef void* launch_entry = NULL
 # What stands above: Numba's side. See numba_cuda.
@@ -60,6 +68,11 @@ cdef class DispatcherState:
         self.configurations = {}
         self.prepared = {}
         self.generation = 1
+
+    def __dealloc__(self):
+        for index in range(RECENT):
+            if _recent[index] == <PyObject*>self:
+                _recent[index] = NULL
 
     def invalidate(self):
         """Forget every plan: the overloads changed."""
@@ -233,11 +246,16 @@ cdef unsigned int _unsigned(object value, str name) except? 0xffffffff:
 
 cdef DispatcherState state_of(object dispatcher):
     """Return the dispatcher's state, made on first use and kept in its ``__dict__``."""
-    cdef DispatcherState state = getattr(dispatcher, "_stridedview_state", None)
+    cdef PyObject** recent = &_recent[(<uintptr_t><PyObject*>dispatcher >> 4) % RECENT]
+    cdef DispatcherState state
+    if recent[0] != NULL and (<DispatcherState>recent[0]).dispatcher is dispatcher:
+        return <DispatcherState>recent[0]
+    state = getattr(dispatcher, "_stridedview_state", None)
     if state is None or state.dispatcher is not dispatcher:
         # None yet, or copied from the kernel that this one's function wraps.
         state = DispatcherState(dispatcher)
         dispatcher._stridedview_state = state
+    recent[0] = <PyObject*>state
     return state
 
 
@@ -248,9 +266,22 @@ def dispatcher_state(dispatcher):
 
 def getitem(self, args):
     """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
-    if type(args) is not tuple or not 2 <= len(args) <= 4:
+    return _subscript(self, args)
+
+
+cdef object _subscript(object dispatcher, object args):
+    if type(args) is not tuple or not 2 <= len(<tuple>args) <= 4:
         raise ValueError("must specify at least the griddim and blockdim")
-    return configured(self, args)
+    return configured(dispatcher, <tuple>args)
+
+
+def take_subscript_slot(object cls not None):
+    """Let ``cls[...]`` of an instance call ``getitem`` from C, where it is the method.
+
+    CPython puts its own function back whenever the attribute ``__getitem__`` is set.
+    """
+    if isinstance(cls, type) and vars(cls).get("__getitem__") is getitem:
+        (<RawType*>cls).tp_as_mapping.mp_subscript = <void*>_subscript
 
 
 cpdef object configured(object dispatcher, tuple args):

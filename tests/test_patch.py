@@ -1,5 +1,6 @@
 """What is replaced in numba-cuda, put back, and how configurations live through it."""
 
+import gc
 import pickle
 
 import numpy as np
@@ -349,3 +350,44 @@ def test_kernel_when_cached_on_disk_then_a_second_process_launches_it(driver, tm
     found = [run_child(CACHED.format(folder=str(tmp_path))) for _ in range(2)]
     assert found[0].stdout.split() == ["0", "1", "cuLaunchKernel", "2"], found[0].stderr
     assert found[1].stdout.split() == ["1", "0", "cuLaunchKernel", "2"], found[1].stderr
+
+
+def test_getitem_when_someone_replaces_it_after_us_then_theirs_is_called(
+    enabled, monkeypatch
+):
+    asked = []
+    ours = vars(numba_dispatcher.CUDADispatcher)["__getitem__"]
+
+    def theirs(self, args):
+        asked.append(args)
+        return ours(self, args)
+
+    monkeypatch.setattr(numba_dispatcher.CUDADispatcher, "__getitem__", theirs)
+    assert take[1, 2].blockdim == (2, 1, 1)
+    assert asked == [(1, 2)]
+
+
+def test_getitem_when_a_subclass_has_its_own_then_it_is_called(enabled):
+    class Other(numba_dispatcher.CUDADispatcher):
+        def __getitem__(self, args):
+            return super().__getitem__((args, args))
+
+    class Plain(numba_dispatcher.CUDADispatcher):
+        pass
+
+    assert Other(take.py_func, take.targetoptions)[3].griddim == (3, 1, 1)
+    assert Plain(take.py_func, take.targetoptions)[3, 4].griddim == (3, 1, 1)
+    for wrong in (3, (3,), [3, 4], (1, 2, 3, 4, 5)):
+        with pytest.raises(ValueError, match="griddim and blockdim"):
+            take[wrong]
+
+
+def test_configurations_when_kernels_come_and_go_then_each_gets_its_own(enabled):
+    # More of them than there is room for the states found by address.
+    for _ in range(3):
+        kernels = [fresh() for _ in range(200)]
+        for _ in range(2):
+            for number, kernel in enumerate(kernels):
+                assert kernel[number + 1, 1].dispatcher is kernel
+        del kernels, kernel
+        gc.collect()

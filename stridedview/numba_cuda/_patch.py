@@ -213,6 +213,7 @@ def apply():
         current_args=_dispatcher.get_current_launch_args,
     )
     _replace(table(), _saved)
+    _configuration.take_subscript_slot(CUDADispatcher)
 
 
 def apply_arrays():
