@@ -34,6 +34,12 @@ def fresh():
     return kernel
 
 
+@pytest.fixture
+def enabled(driver):
+    with stridedview.enabled():
+        yield driver
+
+
 def vector(size=4):
     return cuda.to_device(np.zeros(size, np.float32))
 
@@ -352,9 +358,7 @@ def test_kernel_when_cached_on_disk_then_a_second_process_launches_it(driver, tm
     assert found[1].stdout.split() == ["1", "0", "cuLaunchKernel", "2"], found[1].stderr
 
 
-def test_getitem_when_someone_replaces_it_after_us_then_theirs_is_called(
-    enabled, monkeypatch
-):
+def test_getitem_when_replaced_after_us_then_theirs_is_called(enabled, monkeypatch):
     asked = []
     ours = vars(numba_dispatcher.CUDADispatcher)["__getitem__"]
 
