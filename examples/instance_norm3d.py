@@ -14,7 +14,7 @@ from common import DEVICE, DTYPES, SIMULATED, run
 
 SHAPE = (2, 2, 2, 3, 3) if SIMULATED else (8, 32, 64, 64, 64)
 THREADS = 4 if SIMULATED else 512  # a power of two: the sums halve it
-ITEMS = 4  # that a thread has in flight
+ITEMS = 2 if SIMULATED else 8  # that a thread has in flight
 TILE = THREADS * ITEMS
 EPS = 1e-5
 
