@@ -128,6 +128,7 @@ class Table:
             },
             "versions": {
                 "stridedview": stridedview.__version__,
+                "cuda": torch.version.cuda,
                 **{name: importlib.metadata.version(name) for name in PACKAGES},
             },
             "sizes": self.sizes,
@@ -207,8 +208,10 @@ def synchronize():
 
 def _kernels(call):
     """Return how many kernels the GPU runs for a call, or None if nobody can tell."""
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+    activity = torch.profiler.ProfilerActivity.CUDA
+    if activity not in torch.profiler.supported_activities():
+        return None
+    with torch.profiler.profile(activities=[activity], acc_events=True) as profile:
         call()
         synchronize()
     names = [
@@ -216,5 +219,5 @@ def _kernels(call):
         for event in profile.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
-    # Where the profiler sees nothing at all it is not allowed to look.
+    # Nothing at all means that the profiler may not look at this GPU.
     return sum(not name.startswith(("Memcpy", "Memset")) for name in names) or None

@@ -34,19 +34,21 @@ def fused_forward(x, bias, gamma, residual, out):
     column, strip = cuda.grid(2)
     if column >= x.shape[1]:
         return
+    rows = uint64(x.shape[0])
     shift, scale = float32(bias[column]), float32(gamma[column])
-    results = cuda.local.array(ITEMS, float32)
+    inputs, bases = cuda.local.array(ITEMS, float32), cuda.local.array(ITEMS, float32)
     # All loads come before the stores, which for all that the compiler knows might change
     # what is loaded. Unsigned indices are not counted from the end.
     for item in range(ITEMS):
         row = uint64(strip * ITEMS + item)
-        if row < x.shape[0]:
-            z = float32(x[row, column]) + shift
-            results[item] = float32(residual[row, column]) + scale * z * normal_cdf(z)
+        if row < rows:
+            inputs[item] = float32(x[row, column])
+            bases[item] = float32(residual[row, column])
     for item in range(ITEMS):
         row = uint64(strip * ITEMS + item)
-        if row < x.shape[0]:
-            out[row, column] = results[item]
+        if row < rows:
+            z = inputs[item] + shift
+            out[row, column] = bases[item] + scale * z * normal_cdf(z)
 
 
 @cuda.jit(fastmath=True)
@@ -55,24 +57,26 @@ def fused_backward(grad, x, bias, gamma, grad_x, grad_bias, grad_gamma):
     column, strip = cuda.grid(2)
     if column >= x.shape[1]:
         return
+    rows = uint64(x.shape[0])
     shift, scale = float32(bias[column]), float32(gamma[column])
-    results = cuda.local.array(ITEMS, float32)
+    inputs, slopes = cuda.local.array(ITEMS, float32), cuda.local.array(ITEMS, float32)
     bias_sum = gamma_sum = float32(0)
     for start in range(strip * ITEMS, x.shape[0], STRIPS * ITEMS):
         for item in range(ITEMS):
             row = uint64(start + item)
-            if row < x.shape[0]:
-                z = float32(x[row, column]) + shift
-                slope = float32(grad[row, column])
-                below = normal_cdf(z)
-                density = DENSITY * math.exp(float32(-0.5) * z * z)
-                results[item] = slope * scale * (below + z * density)
-                bias_sum += results[item]
-                gamma_sum += slope * z * below
+            if row < rows:
+                inputs[item] = float32(x[row, column])
+                slopes[item] = float32(grad[row, column])
         for item in range(ITEMS):
             row = uint64(start + item)
-            if row < x.shape[0]:
-                grad_x[row, column] = results[item]
+            if row < rows:
+                z = inputs[item] + shift
+                below = normal_cdf(z)
+                density = DENSITY * math.exp(float32(-0.5) * z * z)
+                slope = slopes[item] * scale * (below + z * density)
+                grad_x[row, column] = slope
+                bias_sum += slope
+                gamma_sum += slopes[item] * z * below
     grad_bias[strip, column] = bias_sum
     grad_gamma[strip, column] = gamma_sum
 

@@ -14,7 +14,7 @@ from common import DEVICE, DTYPES, SIMULATED, run
 
 SHAPE = (2, 2, 2, 3, 3) if SIMULATED else (8, 32, 64, 64, 64)
 THREADS = 4 if SIMULATED else 512  # a power of two: the sums halve it
-ITEMS = 4  # that a thread has in flight
+ITEMS = 2 if SIMULATED else 8  # that a thread has in flight
 TILE = THREADS * ITEMS
 EPS = 1e-5
 
@@ -40,6 +40,7 @@ def normalize(x, weight, bias, eps, out, mean, rstd):
     """Normalize a channel; keep its mean and 1 / standard deviation."""
     n, c, lane = cuda.blockIdx.y, cuda.blockIdx.x, cuda.threadIdx.x
     row, result = x[n, c], out[n, c]
+    size = uint64(row.size)
     real = mean.dtype.type  # what the sums are kept in: float32 for halves
     partial = cuda.shared.array(THREADS, mean.dtype)
 
@@ -51,7 +52,7 @@ def normalize(x, weight, bias, eps, out, mean, rstd):
     for start in range(lane, row.size, TILE):
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)  # unsigned: not counted from the end
-            if i < row.size:
+            if i < size:
                 distance = real(row[i]) - first
                 count += real(1)
                 total += distance
@@ -74,11 +75,11 @@ def normalize(x, weight, bias, eps, out, mean, rstd):
         # compiler knows.
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)
-            if i < row.size:
+            if i < size:
                 values[item] = real(row[i])
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)
-            if i < row.size:
+            if i < size:
                 result[i] = values[item] * scale + shift
 
 
@@ -87,6 +88,7 @@ def differentiate(grad, x, weight, mean, rstd, grad_x, grad_weight, grad_bias):
     """Write a channel's gradients, those of weight and bias for its sample alone."""
     n, c, lane = cuda.blockIdx.y, cuda.blockIdx.x, cuda.threadIdx.x
     row, slope, result = x[n, c], grad[n, c], grad_x[n, c]
+    size = uint64(row.size)
     real = mean.dtype.type
     partial = cuda.shared.array(THREADS, mean.dtype)
     centre, scale = mean[n, c], rstd[n, c]
@@ -95,7 +97,7 @@ def differentiate(grad, x, weight, mean, rstd, grad_x, grad_weight, grad_bias):
     for start in range(lane, row.size, TILE):
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)
-            if i < row.size:
+            if i < size:
                 total += real(slope[i])
                 products += real(slope[i]) * (real(row[i]) - centre)
     total = block_sum(total, partial)
@@ -112,11 +114,11 @@ def differentiate(grad, x, weight, mean, rstd, grad_x, grad_weight, grad_bias):
     for start in range(lane, row.size, TILE):
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)
-            if i < row.size:
+            if i < size:
                 values[item] = factor * real(slope[i]) + tilt * real(row[i]) + shift
         for item in range(ITEMS):
             i = uint64(start + item * THREADS)
-            if i < row.size:
+            if i < size:
                 result[i] = values[item]
 
 

@@ -46,22 +46,21 @@ def test_example_when_simulated_then_agrees_with_torch_and_prints_a_table(name, 
     assert found["versions"]["torch"] == torch.__version__
 
 
-def test_example_when_there_is_no_gpu_then_picks_the_simulator_and_hands_on_its_exit_code():
+def test_example_when_there_is_no_gpu_then_it_picks_the_simulator():
     done = run("stencil_graph", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("No GPU: running in Numba's CUDA simulator instead.\n")
     assert len(table_of(done.stdout, "stencil_graph")[2]) == 2
-    wrong = run("stencil_graph", "--nonsense", CUDA_VISIBLE_DEVICES="")
-    assert wrong.returncode == 2
 
 
-def test_example_when_a_result_is_wrong_then_it_fails(tmp_path):
+def test_example_when_a_result_is_wrong_then_the_exit_code_tells(tmp_path):
     source = (EXAMPLES / "stencil_graph.py").read_text()
     right = "heat[row + 1, column]"
     assert right in source
     (tmp_path / "broken.py").write_text(source.replace(right, "heat[row, column]"))
     (tmp_path / "common.py").write_text((EXAMPLES / "common.py").read_text())
-    done = run("broken", folder=tmp_path, NUMBA_ENABLE_CUDASIM="1")
+    # Through the child that it starts in the simulator, too.
+    done = run("broken", folder=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert "Tensor-likes are not close" in done.stderr
 
@@ -138,9 +137,9 @@ CASES = [
     for dtype in dtypes
 ]
 
-# What converts, loads and stores is no arithmetic.
-ARITHMETIC = re.compile(
-    r"\b(?:add|sub|mul|div|fma|mad|sqrt|rcp|neg|abs|min|max)[.\w]*\.f64\b"
+# Declarations, and a Python float that comes in as an argument and is rounded.
+HARMLESS = re.compile(
+    r"\.param \.f64|\.reg \.f64|ld\.param\.f64|cvt\.rn(?:\.ftz)?\.f32\.f64"
 )
 
 
@@ -179,5 +178,5 @@ def test_kernel_when_given_tensors_on_a_gpu_then_it_compiles_and_launches(
     assert name in launch.function
     (asm,) = kernel.inspect_asm().values()
     assert ".target sm_90" in asm
-    if dtype is not DOUBLE:
-        assert ARITHMETIC.findall(asm) == []
+    doubles = [line for line in asm.splitlines() if ".f64" in HARMLESS.sub("", line)]
+    assert bool(doubles) is (dtype is DOUBLE)
