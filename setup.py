@@ -19,7 +19,8 @@ DIRECTIVES = {
     "embedsignature": True,
     "auto_pickle": False,
     "annotation_typing": False,
-    "freethreading_compatible": True,
+    # But for the modules that say so themselves: elsewhere the GIL is what guards.
+    "freethreading_compatible": False,
 }
 
 

@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """Operations on whole axes of raw C arrays, by NumPy's rules.
 
 Owns permuting, squeezing, expanding, broadcasting, another itemsize, and

@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """Facts of a shape and strides held in raw C arrays.
 
 Owns the default strides, contiguity by NumPy's rules, and whether two indices

@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """Basic indexing on raw C arrays, by NumPy's rules.
 
 Owns what ``v[key]`` means: ints, slices of any step, Ellipsis and None. Index

@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """The table that makes equal layouts one object.
 
 Owns identity: a strong cache of what was used last and weak references to all

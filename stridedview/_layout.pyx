@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """Layout: shape, strides and itemsize, immutable and interned.
 
 Owns the one class and every fact that follows from a shape and strides. It knows

@@ -438,6 +438,38 @@ def test_threads_that_make_the_same_layouts_get_the_same_objects():
     )
 
 
+def test_threads_that_do_the_same_algebra_get_the_same_layouts():
+    # On a free-threaded build these run side by side; _layout and below need no GIL.
+    sources = [Layout((n, 6, 4), itemsize=8) for n in range(1, 40)]
+    results, barrier = {}, threading.Barrier(6)
+
+    def work(name):
+        made = []
+        barrier.wait()
+        for turn in range(30):
+            for source in sources[name:] + sources[:name]:
+                part = source.slice((slice(turn % 3, None), ..., turn % 4))[0]
+                made += [
+                    part,
+                    part.transpose()[0],
+                    source.reshape((-1, 4))[0],
+                    source.slice(slice(turn, None))[0],
+                    source.permute((1, 2, 0))[0],
+                    Layout(source.shape, itemsize=turn + 1),
+                ]
+                assert part.is_unique
+                assert hash(part) == hash(Layout(part.shape, part.strides, itemsize=8))
+        results[name] = sorted(map(id, set(made))), made
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 6
+    assert all(ids == results[0][0] for ids, _ in results.values())
+
+
 def test_docstrings_hold():
     found = [
         test
