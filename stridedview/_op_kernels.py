@@ -118,7 +118,7 @@ def implementation(work: Function, schema: Schema) -> Function:
         if len(args) != count or lists:
             args = _completed(schema, args, lists)
         if written is not None:
-            bump(written(*args, **kwargs))
+            bump(written(args, kwargs))
         return work(*args, **kwargs)
 
     return run
@@ -160,14 +160,14 @@ def autograd(
     plain = _plain_words(torch)
 
     def at_autograd(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_grad_enabled() and any_requires_grad(*args, **kwargs):
+        if any_requires_grad(*args, **kwargs) and is_grad_enabled():
             return differentiate(keys, *args, **kwargs)
         if keys.raw_repr() in plain:
             return run(*args, **kwargs)
         if is_mutating:
             # These may be wrappers whose inner tensors are mutated, when a graph is traced;
             # what autograd saved is the wrapper.
-            bump(written(*args, **kwargs))
+            bump(written(args, kwargs))
         return overload.redispatch(keys & below, *args, **kwargs)
 
     return at_autograd
@@ -197,7 +197,7 @@ def _refusing(overload: Any, schema: Schema) -> Function:
     below = torch._C._after_autograd_keyset
 
     def differentiate(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        changed = written(*args, **kwargs)
+        changed = written(args, kwargs)
         if torch._C._any_requires_grad(*changed):
             raise RuntimeError(
                 f"operator {schema.name!r} writes to {', '.join(schema.mutated)}, of which "
@@ -241,7 +241,7 @@ def resolving(overload: Any, schema: Schema, bit: str) -> Function:
         return [resolve(one) for one in value] if isinstance(value, list) else value
 
     def at_key(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        for one in schema.written()(*args, **kwargs):
+        for one in schema.written()(args, kwargs):
             if getattr(one, f"is_{cure[8:]}")():
                 raise TypeError(
                     f"operator {schema.name!r} writes to a tensor whose {what} is pending; "

@@ -104,7 +104,7 @@ class Schema:
         return (*args, *(one.default_value for one in rest))
 
     def written(self) -> Callable[..., Iterable[Any]]:
-        """Return a function from the arguments to the tensors that are written to."""
+        """Return a function that takes (args, kwargs) and gives the tensors written to."""
         places = [index for index, one in enumerate(self.positional) if _is_written(one)]
         names = [one.name for one in self.keyword if _is_written(one)]
         kinds = {str(one.type) for one in [*self.positional, *self.keyword]
@@ -112,11 +112,13 @@ class Schema:
         if not names and kinds == {"Tensor"}:
             if len(places) == 1:
                 place = places[0]
-                return lambda *args, **_: (args[place],)
-            return lambda *args, **_: [args[place] for place in places]
+                return lambda args, _: (args[place],)
+            return lambda args, _: [args[place] for place in places]
 
-        def every(*args: Any, **kwargs: Any) -> Iterable[Any]:
-            found = [args[place] for place in places] + [kwargs.get(n) for n in names]
+        def every(args: Any, kwargs: Any) -> Iterable[Any]:
+            # torch leaves out what is at its default.
+            found = [args[place] for place in places if place < len(args)]
+            found += [kwargs.get(name) for name in names]
             return [one for value in found for one in _flat(value)]
 
         return every

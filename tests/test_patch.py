@@ -1,6 +1,7 @@
 """What is replaced in numba-cuda, put back, and how configurations live through it."""
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -349,3 +350,42 @@ def test_kernel_when_cached_on_disk_then_a_second_process_launches_it(driver, tm
     found = [run_child(CACHED.format(folder=str(tmp_path))) for _ in range(2)]
     assert found[0].stdout.split() == ["0", "1", "cuLaunchKernel", "2"], found[0].stderr
     assert found[1].stdout.split() == ["1", "0", "cuLaunchKernel", "2"], found[1].stderr
+
+
+# ---- what torch.compile sees ----
+
+
+def test_calls_when_patched_then_no_python_function_is_entered(driver):
+    kernel, array = fresh(), vector()
+    entered = []
+
+    def note(frame, event, _):
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    def launch():
+        for _ in range(200):  # often enough for the interpreter to specialize the line
+            kernel[1, 32](array)
+
+    with stridedview.enabled():
+        launch()
+        sys.setprofile(note)
+        try:
+            launch()
+        finally:
+            sys.setprofile(None)
+        # Numba's device array is read through Python properties.
+        assert not {"subscript", "call", "configure"} & set(entered)
+        assert kernel.__getitem__((1, 32)) is kernel[1, 32]
+        driver.clear()
+        kernel[1, 32].__call__(array)
+        assert len(driver.launches()) == 1
+
+
+def test_subscript_when_disabled_then_it_is_numbas_again(driver):
+    kernel = fresh()
+    with stridedview.enabled():
+        assert type(kernel[1, 32]) is not NUMBA_CONFIGURATION
+    assert type(kernel[1, 32]) is NUMBA_CONFIGURATION
+    with stridedview.enabled():
+        assert type(kernel[1, 32]) is not NUMBA_CONFIGURATION

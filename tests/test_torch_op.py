@@ -336,6 +336,17 @@ def test_version_when_given_by_keyword_or_absent_then_it_is_bumped_where_there_i
     assert (x._version, y._version, z[0]._version, z[1]._version) == (1, 2, 1, 1)
 
 
+def test_version_when_an_optional_tensor_is_left_out_then_the_others_are_bumped(name):
+    op = sv.torch_op(
+        lambda x, y=None: None, name=name, schema="(Tensor(a!) x, Tensor(b!)? y=None) -> ()"
+    )
+    x, y = torch.ones(3), torch.ones(3)
+    op(x)
+    op(x, y)
+    op(y=y, x=x)
+    assert (x._version, y._version) == (3, 2)
+
+
 def test_kernel_when_it_mutates_a_saved_tensor_then_its_backward_raises(enabled, name):
     op = sv.torch_op(scale[1, 32], name=name, mutates="x")
     x = tensor(enabled, 3, fill=1.0)
