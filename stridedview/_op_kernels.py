@@ -148,11 +148,9 @@ def autograd(
     """Return the function for the Autograd key; it is called with the key set first."""
     torch = schema.torch
     is_mutating = bool(schema.mutated)
-    differentiate = (
-        _refusing(overload, schema)
-        if is_mutating
-        else _recording(overload, schema, backward, setup_context)
-    )
+    differentiate = _recording(overload, schema, backward, setup_context)
+    if is_mutating:
+        differentiate = _refusing(overload, schema, differentiate)
     written = schema.written()
     bump = torch._C._increment_version
     is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
@@ -191,7 +189,8 @@ def _recording(
     return make_autograd_impl(overload, info)  # type: ignore[no-any-return]
 
 
-def _refusing(overload: Any, schema: Schema) -> Function:
+def _refusing(overload: Any, schema: Schema, record: Function) -> Function:
+    """Return what refuses to write to what requires grad, and records what is returned."""
     torch = schema.torch
     written = schema.written()
     below = torch._C._after_autograd_keyset
@@ -206,6 +205,8 @@ def _refusing(overload: Any, schema: Schema) -> Function:
                 "new tensor (outputs=) and has a backward"
             )
         torch._C._increment_version(changed)
+        if schema.returns:
+            return record(keys, *args, **kwargs)
         # What the work does with torch is not to be recorded: it has no backward.
         with torch._C._AutoDispatchBelowAutograd():
             return overload.redispatch(keys & below, *args, **kwargs)

@@ -160,9 +160,15 @@ def _is_configured(target: Any) -> bool:
 
 
 def require_enabled() -> None:
-    """Raise if kernels do not take tensors as they are."""
-    if not _switch.is_enabled():
+    """Raise if kernels do not take tensors as they are, on torch's stream."""
+    options = _switch.options()
+    if options is None:
         raise RuntimeError(
             "stridedview is not enabled, so Numba would launch beside torch's stream; call "
             "stridedview.enable() before the operator is used"
+        )
+    if options and options.get("stream") == "numba":
+        raise RuntimeError(
+            "enable(stream='numba') puts launches on Numba's stream, but an operator has to "
+            "run on torch's; call stridedview.enable() without it"
         )

@@ -300,6 +300,24 @@ def test_operator_when_stridedview_is_not_enabled_then_it_says_so(driver, name):
         op(x, 2.0)
 
 
+def test_operator_when_launches_go_to_numbas_stream_then_it_is_refused(driver, name):
+    op = sv.torch_op(scale, name=name, grid=1, block=32, mutates="x")
+    x = tensor(driver, 3)
+    with sv.enabled(stream="numba"), caught(RuntimeError, "has to run on torch's"):
+        op(x, 2.0)
+    with sv.enabled(stream="producer", strict=True):
+        op(x, 2.0)
+
+
+def test_operator_when_torch_is_on_a_stream_then_it_is_launched_there(enabled, name):
+    op = sv.torch_op(scale[1, 32], name=name, mutates="x")
+    x = tensor(enabled, 3)
+    op(x, 2.0)
+    scale[1, 32](x, 2.0)
+    ours, plain = enabled.launches()
+    assert ours.stream_id == plain.stream_id
+
+
 def test_operator_when_called_wrongly_then_torch_says_so(enabled, name):
     op = sv.torch_op(scale[1, 32], name=name, mutates="x")
     with caught(RuntimeError, "missing value for argument 'factor'"):
@@ -378,6 +396,24 @@ def test_function_when_it_mutates_beside_what_requires_grad_then_nothing_is_reco
     assert not out.requires_grad
     with pytest.raises(RuntimeError, match=r"writes to out, of which one requires grad"):
         store(torch.ones(3), x)
+
+
+def test_function_when_it_mutates_and_returns_then_only_the_result_is_recorded(name):
+    @sv.torch_op(name=name, mutates="state", fake=lambda x, state: torch.empty_like(x))
+    def accumulate(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        state += x
+        return state * 2
+
+    x, state = torch.ones(3, requires_grad=True), torch.ones(3)
+    found = accumulate(x, state)
+    assert state.tolist() == [2.0] * 3
+    assert found.tolist() == [4.0] * 3
+    assert (found.requires_grad, state.requires_grad) == (True, False)
+    with pytest.raises(RuntimeError, match="has no backward"):
+        found.sum().backward()
+    assert not accumulate(x.detach(), state).requires_grad
+    checked = torch.library.opcheck(accumulate.overload, (torch.ones(3), torch.ones(3)))
+    assert set(checked.values()) == {"SUCCESS"}
 
 
 def test_function_when_it_has_a_backward_then_gradcheck_passes(name):
