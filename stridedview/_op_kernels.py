@@ -9,6 +9,7 @@ and no mode, transform or lazy bit is in play.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,8 +157,11 @@ def autograd(
     is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
     below = torch._C._after_autograd_keyset
     plain = _plain_words(torch)
+    forward_ad = importlib.import_module("torch.autograd.forward_ad")
 
     def at_autograd(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _check_tangents(forward_ad, schema, (*args, *kwargs.values()))
         if any_requires_grad(*args, **kwargs) and is_grad_enabled():
             return differentiate(keys, *args, **kwargs)
         if keys.raw_repr() in plain:
@@ -169,6 +173,20 @@ def autograd(
         return overload.redispatch(keys & below, *args, **kwargs)
 
     return at_autograd
+
+
+def _check_tangents(forward_ad: Any, schema: Schema, values: Sequence[Any]) -> None:
+    """Refuse forward-mode differentiation; torch would take the tangent for zero."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            _check_tangents(forward_ad, schema, value)
+            continue
+        is_tensor = isinstance(value, schema.torch.Tensor)
+        if is_tensor and forward_ad.unpack_dual(value).tangent is not None:
+            raise NotImplementedError(
+                f"operator {schema.name!r} has no derivative in forward mode (jvp); pass "
+                "x.detach(), or differentiate it backwards"
+            )
 
 
 def _recording(

@@ -169,6 +169,6 @@ def require_enabled() -> None:
         )
     if options and options.get("stream") == "numba":
         raise RuntimeError(
-            "enable(stream='numba') puts launches on Numba's stream, but an operator has to "
-            "run on torch's; call stridedview.enable() without it"
+            "enable(stream='numba') puts launches on Numba's stream, but an operator has "
+            "to run on torch's; call stridedview.enable() without it"
         )

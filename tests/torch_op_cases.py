@@ -252,6 +252,20 @@ def test_axpy_when_it_has_no_backward_then_backward_raises():
         assert not axpy(x, x).requires_grad
 
 
+@pytest.mark.filterwarnings("ignore")  # the first use of jvp compiles something of torch's
+def test_operators_when_differentiated_forwards_then_they_are_refused():
+    x = numbers()
+    calls = (square, lambda x: axpy(x, x), lambda x: add_pair([x, x]))
+    for call in calls:
+        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+            torch.func.jvp(call, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
+            scale(dual, 2.0)
+        assert torch.equal(axpy(x, x), 3 * x)
+
+
 def test_operators_when_in_inference_mode_then_they_run():
     with torch.inference_mode():
         x = numbers()
