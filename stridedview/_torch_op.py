@@ -113,8 +113,8 @@ def torch_op(
     Called while something requires grad, an operator without ``backward`` that returns
     tensors gives results whose backward raises; one that writes to a tensor that requires
     grad raises at once. The version of every mutated tensor is bumped at each call, so that
-    a backward through one that was saved before raises. Forward mode (``torch.func.jvp``) is
-    refused.
+    a backward through one that was saved before raises. Forward mode
+    (``torch.func.jvp``) is refused.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Kernels as operators of torch's: what they are, what they launch, what is refused.
+"""Kernels as operators of torch's: what they launch, autograd, and how long they live.
 
 On the stand-in driver kernels do not run, so results are checked where they do: by
 `torch_op_cases.py`, in a process of its own in Numba's simulator.
@@ -21,7 +21,7 @@ from tests.launching import caught  # noqa: E402
 
 cuda = pytest.importorskip("numba.cuda")
 
-CASES = Path(__file__).with_name("torch_op_cases.py")
+CASES = ("torch_op_cases.py", "torch_op_tool_cases.py")
 pytestmark = pytest.mark.standin
 
 
@@ -37,11 +37,6 @@ def add(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
     i = cuda.grid(1)
     if i < out.size:
         out[i] = x[i] + y[i]
-
-
-@cuda.jit
-def bare(x, n):
-    x[0] = n
 
 
 @pytest.fixture
@@ -62,18 +57,13 @@ def tensor(driver, *shape, dtype=torch.float32, **options):
     return driver.torch_tensor(shape, dtype, **options)
 
 
-def function_of(**more):
-    """Return a decorator for an operator of a function."""
-    return lambda function: sv.torch_op(function, **more)
-
-
 # ---- results, in the simulator ----
 
 
 def test_cases_when_run_in_the_simulator_then_all_pass(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0"]
     done = subprocess.run(
-        [*command, str(CASES)],
+        [*command, *(str(Path(__file__).with_name(one)) for one in CASES)],
         capture_output=True,
         text=True,
         check=False,
@@ -85,88 +75,6 @@ def test_cases_when_run_in_the_simulator_then_all_pass(tmp_path):
         },
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-# ---- schema ----
-
-
-def everything(
-    x: torch.Tensor, y: "torch.Tensor | None", parts: list[torch.Tensor],
-    pair: tuple[torch.Tensor, torch.Tensor], n: int, f: float = 1.5, b: bool = True,
-    sizes: list[int] = (), word: str = "a", kind: "torch.dtype" = torch.float32,
-) -> None:  # fmt: skip
-    pass
-
-
-def local_annotation():
-    tensors = torch.Tensor
-
-    def function(x: "tensors", n: int = 3) -> None:
-        return tensors
-
-    return function
-
-
-def with_keyword(x: torch.Tensor, *, out: torch.Tensor) -> None:
-    pass
-
-
-SCHEMAS = {
-    "text evaluated": (
-        local_annotation(), {"mutates": "x"}, "(Tensor(a0!) x, SymInt n=3) -> ()"),
-    "keyword only": (
-        with_keyword, {"mutates": ["out"]}, "(Tensor x, *, Tensor(a1!) out) -> ()"),
-    "given": (
-        lambda x, n: None, {"schema": "(Tensor(b!) x, int n=7) -> ()"},
-        "(Tensor(b!) x, int n=7) -> ()"),
-    "a list is mutated": (
-        lambda x: None, {"schema": "(Tensor(a!)[] x) -> ()"}, "(Tensor(a!)[] x) -> ()"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", SCHEMAS.values(), ids=SCHEMAS)
-def test_schema_when_inferred_or_given_then_it_is_torchs(name, case):
-    function, options, expected = case
-    op = sv.torch_op(function, name=name, **options)
-    assert op.schema == name + expected
-    assert op.name == name
-    assert op.kernel is function
-    assert repr(op) == f"<torch operator {op.schema}>"
-    namespace, _, short = name.partition("::")
-    assert getattr(getattr(torch.ops, namespace), short).default is op.overload
-    assert torch.Tag.pt2_compliant_tag in op.overload.tags
-
-
-def test_schema_when_every_type_is_used_then_all_are_there(name):
-    everything.__defaults__ = (1.5, True, None, "a", torch.float32)
-    everything.__annotations__["sizes"] = list[int] | None
-    op = sv.torch_op(everything, name=name, mutates=("x", "parts"))
-    assert op.schema == (
-        f"{name}(Tensor(a0!) x, Tensor? y, Tensor(a2!)[] parts, Tensor[] pair, SymInt n, "
-        'float f=1.5, bool b=True, SymInt[]? sizes=None, str word="a", '
-        "ScalarType kind=float32) -> ()"
-    )
-
-
-def test_schema_when_a_kernel_has_outputs_then_they_are_results(name):
-    op = sv.torch_op(add[1, 32], name=name, outputs={"out": "x"})
-    assert op.schema == f"{name}(Tensor x, Tensor y) -> Tensor"
-    op = sv.torch_op(add[1, 32], name=name + "2", outputs={"out": "x", "y": "x"})
-    assert op.schema == f"{name}2(Tensor x) -> (Tensor, Tensor)"
-    assert op.kernel is add
-
-
-def test_decorator_when_used_then_it_gives_the_operator(name):
-    @sv.torch_op(name=name, mutates="x")
-    def fill(x: torch.Tensor) -> None:
-        """Set every item."""
-        x.fill_(7)
-
-    assert isinstance(fill, sv.TorchOp)
-    assert fill.__doc__ == "Set every item."
-    x = torch.zeros(3)
-    fill(x)
-    assert x.tolist() == [7.0] * 3
 
 
 # ---- launches ----
@@ -467,177 +375,11 @@ def test_outputs_when_they_are_no_new_tensors_then_refused(
         op(torch.empty(3, device="meta"), torch.empty(3, device="meta"))
 
 
-# ---- definitions that are refused ----
+# ---- life ----
 
 
 def plain_function(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
-
-
-def unannotated(x, n: int) -> None:
-    pass
-
-
-def without_result(x: torch.Tensor):
-    pass
-
-
-def odd_type(x: torch.Tensor, n: complex) -> None:
-    pass
-
-
-def odd_default(x: torch.Tensor, n: "list[int]" = [1]) -> None:  # noqa: B006
-    pass
-
-
-def odd_result(x: torch.Tensor) -> dict:
-    pass
-
-
-def unknown_text(x: "Tensro") -> None:  # noqa: F821
-    pass
-
-
-@cuda.jit(device=True)
-def device_function(x):
-    return x
-
-
-@cuda.jit
-def many(*args):
-    pass
-
-
-REFUSED = {
-    "no namespace": (
-        scale, {"name": "scale"}, ValueError, "has no namespace; write 'mylib::scale'"),
-    "odd name": (scale, {"name": "a::b c"}, ValueError, "not of the form"),
-    "name of no text": (scale, {"name": 3}, TypeError, "must be a string"),
-    "another's name": (
-        scale, {"name": "aten::add", "mutates": "x", "grid": 1, "block": 1}, ValueError,
-        "defined already, and not by stridedview"),
-    "no kernel": (3, {}, TypeError, "takes a kernel or a function, got a int"),
-    "a class": (dict, {}, TypeError, "takes a kernel or a function"),
-    "device function": (
-        device_function, {"grid": 1, "block": 1}, TypeError, "is a device function"),
-    "many arguments": (many, {"grid": 1, "block": 1}, TypeError, r"takes \*args"),
-    "no grid": (scale, {"mutates": "x"}, TypeError, "give either grid=, with block="),
-    "grid and forall": (
-        scale, {"grid": 1, "forall": "x"}, TypeError, "give either grid=, with block="),
-    "no block": (scale, {"grid": 1}, TypeError, "grid= needs block="),
-    "forall of nothing": (
-        scale, {"forall": "z"}, ValueError, "no parameter of kernel 'scale'.*x, factor"),
-    "forall with axes": (
-        scale, {"forall": "x", "block": (8, 8)}, TypeError, "must be a positive integer"),
-    "configured twice": (
-        lambda: scale[1, 32], {"grid": 1, "block": 1}, TypeError, "configured already"),
-    "on a stream": (
-        lambda: scale[1, 32, 1], {"mutates": "x"}, ValueError, "runs on torch's current"),
-    "grid of a function": (
-        plain_function, {"grid": 1}, TypeError, "launches its kernels itself"),
-    "fake of a kernel": (
-        scale, {"grid": 1, "block": 1, "fake": torch.empty_like}, TypeError,
-        "follows from outputs="),
-    "no annotation": (unannotated, {"mutates": "x"}, TypeError, "'x' has no annotation"),
-    "no annotation in a kernel": (
-        bare, {"grid": 1, "block": 1, "mutates": "x"}, TypeError, "'x' has no annotation"),
-    "no result": (without_result, {"mutates": "x"}, TypeError, "write -> None"),
-    "odd type": (
-        odd_type, {"mutates": "x"}, TypeError, "'n' is annotated complex, .* has no type"),
-    "odd default": (odd_default, {"mutates": "x"}, TypeError, r"'n' has the default \[1\]"),
-    "odd result": (
-        odd_result, {"mutates": "x"}, TypeError, "returns dict, .* has no type"),
-    "unknown text": (unknown_text, {"mutates": "x"}, TypeError, "cannot be evaluated"),
-    "mutates a number": (
-        scale, {"grid": 1, "block": 1, "mutates": "factor"}, TypeError,
-        "names 'factor', which is annotated float; only tensors"),
-    "mutates nothing there": (
-        scale, {"grid": 1, "block": 1, "mutates": "y"}, ValueError,
-        "mutates= names 'y', but the parameters are x, factor"),
-    "outputs nothing there": (
-        add, {"grid": 1, "block": 1, "outputs": {"z": "x"}}, ValueError,
-        "outputs= names 'z'"),
-    "output like nothing there": (
-        add, {"grid": 1, "block": 1, "outputs": {"out": "z"}}, ValueError,
-        "makes 'out' like 'z', which is no argument; they are x, y"),
-    "both": (
-        add, {"grid": 1, "block": 1, "outputs": {"out": "x"}, "mutates": "out"}, ValueError,
-        "in mutates= and in outputs="),
-    "neither": (scale, {"grid": 1, "block": 1}, ValueError, "neither returns nor mutates"),
-    "no fake": (plain_function, {}, TypeError, "give fake=, or"),
-    "schema and mutates": (
-        bare, {"grid": 1, "block": 1, "mutates": "x", "schema": "(Tensor(a!) x) -> ()"},
-        ValueError, "leave mutates= out"),
-    "schema with a name": (
-        bare, {"grid": 1, "block": 1, "schema": "f(Tensor(a!) x, int n) -> ()"}, ValueError,
-        "begins with its arguments"),
-    "schema that is none": (
-        bare, {"grid": 1, "block": 1, "schema": "(Tnsr(a!) x, int n) -> ()"}, ValueError,
-        "Tnsr"),
-    "schema of others": (
-        bare, {"grid": 1, "block": 1, "schema": "(Tensor(a!) x) -> ()"}, ValueError,
-        r"has 1 arguments, but there are 2 parameters \(x, n\)"),
-    "schema that returns an argument": (
-        bare, {"grid": 1, "block": 1, "schema": "(Tensor(a!) x, int n) -> Tensor(a!)"},
-        ValueError, "returns an argument or a view of one"),
-    "schema with results": (
-        bare, {"grid": 1, "block": 1, "schema": "(Tensor(a!) x, int n) -> Tensor"},
-        ValueError, "a kernel returns nothing"),
-    "schema with other results": (
-        add, {"grid": 1, "block": 1, "outputs": {"out": "x"},
-              "schema": "(Tensor x, Tensor y) -> (Tensor, Tensor)"},
-        ValueError, "returns 2 values, outputs= has 1"),
-    "schema with keywords": (
-        bare, {"grid": 1, "block": 1, "schema": "(Tensor(a!) x, *, int n) -> ()"},
-        ValueError, "arguments by keyword only are for functions"),
-    "keyword tensors": (
-        lambda x, y: x, {"schema": "(Tensor x, *, Tensor y) -> Tensor",
-                         "fake": torch.empty_like},
-        ValueError, "takes some by keyword only"),
-    "backward of a mutation": (
-        scale, {"grid": 1, "block": 1, "mutates": "x", "backward": print}, ValueError,
-        r"mutates x, .*backward= is for operators that return new tensors"),
-    "autocast of a mutation": (
-        scale, {"grid": 1, "block": 1, "mutates": "x", "autocast": torch.float16},
-        ValueError, "autocast= is for operators that return new tensors"),
-    "context without backward": (
-        plain_function, {"fake": torch.empty_like, "setup_context": print}, TypeError,
-        "setup_context= needs backward="),
-    "autocast to nothing": (
-        plain_function, {"fake": torch.empty_like, "autocast": "float16"}, TypeError,
-        "takes a torch.dtype or"),
-    "autocast elsewhere": (
-        plain_function, {"fake": torch.empty_like, "autocast": ("mps", torch.float16)},
-        ValueError, "'cuda' or 'cpu', not 'mps'"),
-    "autocast with keywords": (
-        lambda x, n: x, {"schema": "(Tensor x, *, int n) -> Tensor",
-                         "fake": torch.empty_like, "autocast": torch.float16},
-        ValueError, "no arguments by keyword only"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_definition_when_it_cannot_be_then_it_is_refused(enabled, name, case):
-    target, options, error, match = case
-    if options.get("schema") is None and getattr(target, "__name__", "") == "<lambda>":
-        target = target()
-    with pytest.raises(error, match=match):
-        sv.torch_op(target, **{"name": name, **options})
-    namespace, _, short = name.partition("::")
-    assert not hasattr(getattr(torch.ops, namespace), short)
-
-
-def test_definition_when_it_fails_halfway_then_the_name_is_free(name, monkeypatch):
-    options = {"name": name, "fake": torch.empty_like}
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.library, "register_fake", None)
-        with pytest.raises(TypeError, match="not callable"):
-            sv.torch_op(plain_function, **options)
-    op = sv.torch_op(plain_function, **options)
-    assert op(torch.ones(2)).tolist() == [1.0, 1.0]
-
-
-# ---- life ----
 
 
 def test_name_when_defined_again_then_the_new_one_counts(name):
@@ -673,95 +415,3 @@ def test_operator_when_pickled_or_copied_then_it_is_found_by_name(name):
     unknown = pickle.dumps(op).replace(name[-4:].encode(), b"else")
     with pytest.raises(RuntimeError, match="import the module that defines it"):
         pickle.loads(unknown)
-
-
-# ---- torch.compile ----
-
-
-@pytest.fixture
-def dynamo():
-    """Reset torch.compile around a test."""
-    torch._dynamo.reset()
-    yield torch._dynamo
-    torch._dynamo.reset()
-
-
-def test_operator_when_compiled_whole_then_it_is_launched(enabled, name, dynamo):
-    op = sv.torch_op(scale[1, 32], name=name, mutates="x")
-
-    def compute(x):
-        op(x, 2.0)
-        op(x, factor=3.0)
-        return x
-
-    x = tensor(enabled, 3)
-    assert torch.compile(compute, backend="eager", fullgraph=True)(x) is x
-    assert len(enabled.launches()) == 2
-    assert x._version == 2
-
-
-PLAIN = {
-    "configured": lambda kernel: kernel[1, 32],
-    "forall": lambda kernel: kernel.forall(3),
-    "written out": lambda kernel: lambda *args: kernel[1, 32](*args),
-    "by configure": lambda kernel: lambda *args: kernel.configure(1, 32)(*args),
-    "prepared": lambda kernel: None,
-}
-
-
-def plain_launch(driver, how):
-    """Return a fresh kernel's launch and its argument."""
-
-    @cuda.jit
-    def kernel(x, factor):
-        x[0] *= factor
-
-    x = tensor(driver, 3)
-    if how == "prepared":
-        prepared = sv.prepare(kernel[1, 32], x, 2.0)
-        return lambda *args: prepared(), x
-    return PLAIN[how](kernel), x
-
-
-@pytest.mark.parametrize("how", PLAIN)
-def test_plain_launch_when_compiled_then_it_breaks_the_graph_and_runs(enabled, how, dynamo):
-    launch, x = plain_launch(enabled, how)
-
-    def compute(x):
-        launch(x, 2.0)
-        return x
-
-    dynamo.utils.counters.clear()
-    compiled = torch.compile(compute, backend="eager")
-    for _ in range(2):
-        enabled.clear()
-        assert compiled(x) is x
-        assert len(enabled.launches()) == 1
-    # No frame of ours or Numba's was compiled: this function's, and what follows a break.
-    assert dynamo.utils.counters["frames"]["total"] <= 4
-
-
-@pytest.mark.parametrize("how", PLAIN)
-def test_plain_launch_when_the_graph_must_be_whole_then_torch_op_is_named(
-    enabled, how, dynamo
-):
-    launch, x = plain_launch(enabled, how)
-
-    def compute(x):
-        launch(x, 2.0)
-        return x
-
-    with pytest.raises(dynamo.exc.Unsupported, match=r"stridedview\.torch_op\(kernel"):
-        torch.compile(compute, backend="eager", fullgraph=True)(x)
-    assert enabled.launches() == []
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_plain_launch_when_exported_then_torch_op_is_named(enabled, strict, dynamo):
-    class Module(torch.nn.Module):
-        def forward(self, x):
-            scale[1, 32](x, 2.0)
-            return x
-
-    with pytest.raises(Exception, match=r"stridedview\.torch_op\(kernel"):
-        torch.export.export(Module(), (torch.ones(3),), strict=strict)

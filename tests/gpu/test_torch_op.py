@@ -10,7 +10,8 @@ cuda = pytest.importorskip("numba.cuda")
 
 import stridedview as sv  # noqa: E402
 from tests import torch_op_cases as cases  # noqa: E402
-from tests.torch_op_cases import *  # noqa: E402, F403 - its tests are run here
+from tests.torch_op_cases import *  # noqa: E402, F403 - their tests are run here
+from tests.torch_op_tool_cases import *  # noqa: E402, F403
 
 pytestmark = [pytest.mark.gpu, cases.pytestmark]
 SIZE = 1 << 22
