@@ -34,11 +34,12 @@ class TorchOp:
         What it was made of.
     """
 
-    def __init__(self, name: str, schema: str, overload: Any, kernel: Any) -> None:
-        self.name = name
-        self.schema = schema
+    def __init__(self, schema: Schema, overload: Any, library: Any) -> None:
+        self.name = schema.name
+        self.schema = schema.name + schema.text
         self.overload = overload
-        self.kernel = kernel
+        self.kernel: Any = None
+        self._library = library  # torch forgets the operator without it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the operator; arguments can be given by keyword."""
@@ -128,9 +129,7 @@ def register(
         library._destroy()
         raise
     _torch_gate.hide_from_dynamo(run, *at_keys.values())
-    op = TorchOp(schema.name, schema.name + schema.text, overload, None)
-    op._library = library  # type: ignore[attr-defined]  # torch forgets it without this
-    _defined[schema.name] = op
+    op = _defined[schema.name] = TorchOp(schema, overload, library)
     return op
 
 
@@ -150,7 +149,7 @@ def _make_room(torch: Any, name: str) -> None:
     """Take away an operator of ours that has the name; refuse for another's."""
     before = _defined.pop(name, None)
     if before is not None:
-        before._library._destroy()  # type: ignore[attr-defined]
+        before._library._destroy()
         before.overload = functools.partial(_replaced, name)
         return
     namespace, _, short = name.partition("::")

@@ -150,9 +150,10 @@ def signature(function: Any, what: str) -> inspect.Signature:
     TypeError
         If an annotation's text cannot be evaluated.
     """
-    closed = inspect.getclosurevars(function).nonlocals
+    is_function = inspect.isfunction(function)
+    closed = dict(inspect.getclosurevars(function).nonlocals) if is_function else None
     try:
-        return inspect.signature(function, eval_str=True, locals=dict(closed))
+        return inspect.signature(function, eval_str=True, locals=closed)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise TypeError(
             f"an annotation of {what} cannot be evaluated ({error}); use names of its "

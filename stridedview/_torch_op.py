@@ -184,6 +184,11 @@ class _Target:
             names = list(self.signature.parameters)
             self.call = kernel.launcher(grid, block, forall, shared, names)
             return
+        if hasattr(target, "ntasks"):
+            raise TypeError(
+                "kernel.forall(n) is for n tasks, always; give torch_op the kernel and "
+                "forall='x', the tensor whose elements are counted"
+            )
         if not callable(target) or inspect.isclass(target):
             raise TypeError(
                 f"torch_op takes a kernel or a function, got a {type(target).__qualname__}"

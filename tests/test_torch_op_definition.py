@@ -98,6 +98,24 @@ def test_schema_when_inferred_or_given_then_it_is_torchs(name, case):
     assert torch.Tag.pt2_compliant_tag in op.overload.tags
 
 
+class Adding:
+    """A callable that is no function."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, x: "torch.Tensor") -> None:
+        x.add_(self.number)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_definition_when_a_callable_is_given_then_it_is_called(name, number):
+    op = sv.torch_op(Adding(number), name=name, mutates="x")
+    x = torch.zeros(1)
+    op(x)
+    assert x.item() == number
+
+
 def test_schema_when_every_type_is_used_then_all_are_there(name):
     everything.__defaults__ = (1.5, True, None, "a", torch.float32)
     everything.__annotations__["sizes"] = list[int] | None
@@ -177,6 +195,8 @@ REFUSED = {
         "defined already, and not by stridedview"),
     "no kernel": (3, {}, TypeError, "takes a kernel or a function, got a int"),
     "a class": (dict, {}, TypeError, "takes a kernel or a function"),
+    "forall of a number": (
+        lambda: scale.forall(3), {"mutates": "x"}, TypeError, "give torch_op the kernel"),
     "device function": (
         device_function, {"grid": 1, "block": 1}, TypeError, "is a device function"),
     "many arguments": (many, {"grid": 1, "block": 1}, TypeError, r"takes \*args"),
