@@ -10,6 +10,7 @@ from bench._harness import Options, silent
 
 TOPICS = {
     "launch": ("launch", "host cost of one launch, 1, 3 and 26 arguments"),
+    "op": ("op", "a launch as an operator of torch's, beside torch's own ways"),
     "import": ("imports", "from a producer's object to a view, and back"),
     "array": ("array", "views, allocation and device copies"),
     "copy": ("copy", "host to device and back, GB/s"),

@@ -11,6 +11,10 @@ def empty_1(a):
     return
 
 
+def empty_2(a, b):
+    return
+
+
 def empty_3(a, b, c):
     return
 

@@ -22,6 +22,7 @@ _HOMES = {
     "PreparedLaunch": "_prepared",
     "Profile": "_profile",
     "StridedView": "_sharing",
+    "TorchOp": "_op_registry",
     "disable": "_switch",
     "dtype": "_dtype",
     "empty": "_sharing",
@@ -41,6 +42,7 @@ _HOMES = {
     "reset_stats": "_stats",
     "stats": "_stats",
     "to_device": "_sharing",
+    "torch_op": "_torch_op",
     "zeros": "_sharing",
 }
 

@@ -7,6 +7,7 @@ from stridedview._explain import explain as explain
 from stridedview._ingest import from_any as from_any
 from stridedview._ingest import from_many as from_many
 from stridedview._layout import Layout as Layout
+from stridedview._op_registry import TorchOp as TorchOp
 from stridedview._prepared import PreparedLaunch as PreparedLaunch
 from stridedview._prepared import prepare as prepare
 from stridedview._profile import Profile as Profile
@@ -17,6 +18,7 @@ from stridedview._switch import disable as disable
 from stridedview._switch import enable as enable
 from stridedview._switch import enabled as enabled
 from stridedview._switch import is_enabled as is_enabled
+from stridedview._torch_op import torch_op as torch_op
 from stridedview._view import StridedView as StridedView
 from stridedview.memory import OutOfMemoryError as OutOfMemoryError
 from stridedview.memory import empty as empty
@@ -39,6 +41,7 @@ __all__ = [
     "PreparedLaunch",
     "Profile",
     "StridedView",
+    "TorchOp",
     "disable",
     "dtype",
     "empty",
@@ -58,5 +61,6 @@ __all__ = [
     "reset_stats",
     "stats",
     "to_device",
+    "torch_op",
     "zeros",
 ]

@@ -20,12 +20,13 @@ cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
     void PyType_Modified(PyTypeObject*)
     object PyObject_Call(object, object, PyObject*)
-    ctypedef struct PyMappingMethods:
-        void* mp_subscript
+    ctypedef struct RawMapping "PyMappingMethods":
+        object (*mp_subscript)(object, object)
     ctypedef struct RawType "PyTypeObject":
         unsigned long tp_flags
         Py_ssize_t tp_vectorcall_offset
-        PyMappingMethods* tp_as_mapping
+        RawMapping* tp_as_mapping
+        PyObject* tp_dict
 
 cdef enum:
     CONFIGURATIONS_KEPT = 4096  # per dispatcher
@@ -269,19 +270,31 @@ def getitem(self, args):
     return _subscript(self, args)
 
 
-cdef object _subscript(object dispatcher, object args):
+cdef object _subscript(object self, object args):
     if type(args) is not tuple or not 2 <= len(<tuple>args) <= 4:
         raise ValueError("must specify at least the griddim and blockdim")
-    return configured(dispatcher, <tuple>args)
+    return configured(self, <tuple>args)
 
 
-def take_subscript_slot(object cls not None):
-    """Let ``cls[...]`` of an instance call ``getitem`` from C, where it is the method.
+def set_subscript(kind):
+    """Have ``kernel[args]`` of a dispatcher's class call :func:`getitem` without a frame.
 
-    CPython puts its own function back whenever the attribute ``__getitem__`` is set.
+    Its ``__getitem__`` has to be a Python function, as torch.compile sees no others; it is
+    what setting that attribute again undoes.
     """
-    if isinstance(cls, type) and vars(cls).get("__getitem__") is getitem:
-        (<RawType*>cls).tp_as_mapping.mp_subscript = <void*>_subscript
+    cdef RawType* raw = <RawType*><PyObject*>kind
+    raw.tp_as_mapping.mp_subscript = _subscript
+    PyType_Modified(<PyTypeObject*>raw)
+
+
+def show_call(kind, function):
+    """Make a Python function the ``__call__`` that is seen of an extension type.
+
+    Calls do not go through it; torch.compile, which looks for a Python function, finds it.
+    """
+    cdef RawType* raw = <RawType*><PyObject*>kind
+    (<dict>raw.tp_dict)["__call__"] = function
+    PyType_Modified(<PyTypeObject*>raw)
 
 
 cpdef object configured(object dispatcher, tuple args):

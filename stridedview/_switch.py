@@ -85,6 +85,11 @@ def is_enabled() -> bool:
     return _options is not None
 
 
+def options() -> dict[str, Any] | None:
+    """Return the options in force that were given, or None while disabled."""
+    return _options
+
+
 @contextlib.contextmanager
 def enabled(**options: Any) -> Iterator[None]:
     """Enable within a block; afterwards it is as before, options included.

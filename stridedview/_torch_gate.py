@@ -41,7 +41,7 @@ def check_version(torch: Any) -> None:
             f"torch {torch.__version__} is too old for stridedview: found "
             f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
         )
-    _hide_from_dynamo(torch)
+    _hide(torch)
 
 
 def is_newer_than_tested(torch: Any) -> bool:
@@ -51,20 +51,40 @@ def is_newer_than_tested(torch: Any) -> bool:
     return version > NEWEST and os.environ.get("STRIDEDVIEW_FORCE") != "1"
 
 
-def _hide_from_dynamo(torch: Any) -> None:
-    """Keep torch.compile from tracing this module, and what it calls.
+def hide_from_dynamo(*functions: Any) -> None:
+    """Keep torch.compile from tracing functions, and what they call, when they run.
 
     Within a compiled function Dynamo looks at every Python frame that begins, ours too. It
-    would compile each for each kind of tensor, and hand them numbers in place of ``id``.
+    would compile each for each kind of tensor, hand them numbers in place of ``id``, and
+    follow Numba into its compiler. Where torch is not imported yet, they are hidden when
+    the first tensor is seen.
     """
+    _hidden.update((function.__code__, None) for function in functions)
+    _hide(sys.modules.get("torch"))
+
+
+def _hide(torch: Any) -> None:
     try:
         dynamo = torch._C._dynamo.eval_frame
         skip = dynamo._FrameAction.SKIP
         strategy = dynamo._FrameExecStrategy(skip, skip)
-        for function in HIDDEN_FROM_DYNAMO:
-            dynamo.set_code_exec_strategy(function.__code__, strategy)
+        for code in list(_hidden):
+            dynamo.set_code_exec_strategy(code, strategy)
     except AttributeError:
-        pass  # another torch's Dynamo: it costs time, and the results are the same
+        pass  # no torch yet, or another one's Dynamo: that costs time, and nothing else
+
+
+def mark_untraceable(function: Any) -> None:
+    """Have torch.compile break the graph at a call of a function, and say why.
+
+    With ``fullgraph=True`` and in export its message has the reason.
+    """
+    # What torch.compiler.disable(reason=...) leaves on a function, without importing torch.
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = (
+        "a graph cannot hold a kernel launch as it is; make the kernel an operator with "
+        "stridedview.torch_op(kernel, ...)"
+    )
 
 
 def _undisturbed(function: Callable[[], Answer]) -> Answer:
@@ -235,18 +255,22 @@ def _check_wrapped(torch: Any, tensor: Any) -> None:
     kind = type(tensor)
     if kind.__name__ == "FakeTensor":
         raise TypeError(
-            "a FakeTensor has no memory: the launch is being traced; use "
-            "torch.library.custom_op to make the kernel an operator"
+            "a FakeTensor has no memory: the launch is being traced; make the kernel an "
+            "operator with stridedview.torch_op(kernel, ...)"
         )
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         raise TypeError(f"the {kind.__name__} is not initialized; materialize() it first")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise TypeError(
             "the tensor is inside a torch.func transform (vmap, grad, jvp or "
-            "functionalize); use a torch.library operator with a rule for it"
+            "functionalize); make the kernel an operator with stridedview.torch_op, and "
+            "give that a rule for the transform"
         )
     if torch._is_functional_tensor(tensor):
-        raise TypeError("the tensor is functionalized: the launch is being traced")
+        raise TypeError(
+            "the tensor is functionalized: the launch is being traced; make the kernel an "
+            "operator with stridedview.torch_op(kernel, ...)"
+        )
     if tensor.is_nested:
         raise TypeError("the tensor is nested; pass x.values() and its offsets")
     if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
@@ -298,10 +322,13 @@ def is_plain_type(kind: Any) -> bool:
 
 
 # All that are called from outside; what they call is hidden with them.
-HIDDEN_FROM_DYNAMO = (
+_hidden: dict[Any, None] = {}
+hide_from_dynamo(
     check,
+    check_version,
     compare,
     find_key_offset,
+    is_newer_than_tested,
     is_plain_type,
     key_words,
     library,

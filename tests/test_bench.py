@@ -367,6 +367,21 @@ def test_quick_import_runs_without_a_gpu(tmp_path):
     assert bench("table", str(out)).stdout.startswith("|")
 
 
+@pytest.mark.parametrize("options", [[], ["--standin"]], ids=["as it is", "standin"])
+def test_quick_op_gives_a_figure_or_a_reason_for_every_row(tmp_path, options):
+    pytest.importorskip("torch")
+    out = tmp_path / "out.json"
+    done = bench("op", "--quick", "--json", str(out), *options)
+    assert done.returncode == 0, done.stderr
+    rows = _report.read(out)["rows"]
+    assert {each["id"] for each in rows} == {"op.1", "op.3", "op.new"}
+    assert all(("median" in each) != ("unavailable" in each) for each in rows)
+    ours = [each for each in rows if each["contender"] == "stridedview.torch_op"]
+    if options and any("median" in each for each in rows):
+        # Only op.new needs torch's own allocation on the device.
+        assert all("median" in each for each in ours if each["id"] != "op.new")
+
+
 def test_quick_launch_gives_a_figure_or_a_reason_for_every_row(tmp_path):
     out = tmp_path / "out.json"
     done = bench("launch", "--quick", "--only", r"^launch\.1 ", "--json", str(out))

@@ -24,9 +24,10 @@ ORDER = [
         "_kernels",
         "_scalars",
         "_autograd",
+        "_op_schema",
     },
-    {"_dtype", "_axes", "_indexing"},
-    {"_layout"},
+    {"_dtype", "_axes", "_indexing", "_op_kernels"},
+    {"_layout", "_op_registry"},
     {"_source", "_managed", "_copyplan"},
     {"_view", "_ring"},
     {"_exchange", "_export", "_device_copy", "_record"},
@@ -43,8 +44,8 @@ ORDER = [
     {"numba_cuda", "_simulator"},
     {"_explain", "_profile"},
     {"_switch"},
-    {"_status"},
-    {"_demo"},
+    {"_status", "_op_launch"},
+    {"_demo", "_torch_op"},
     {"__main__"},
 ]
 SAME_ROW = {("numba_cuda", "_simulator")}

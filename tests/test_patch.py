@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -395,3 +396,42 @@ def test_configurations_when_kernels_come_and_go_then_each_gets_its_own(enabled)
                 assert kernel[number + 1, 1].dispatcher is kernel
         del kernels, kernel
         gc.collect()
+
+
+# ---- what torch.compile sees ----
+
+
+def test_calls_when_patched_then_no_python_function_is_entered(driver):
+    kernel, array = fresh(), vector()
+    entered = []
+
+    def note(frame, event, _):
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    def launch():
+        for _ in range(200):  # often enough for the interpreter to specialize the line
+            kernel[1, 32](array)
+
+    with stridedview.enabled():
+        launch()
+        sys.setprofile(note)
+        try:
+            launch()
+        finally:
+            sys.setprofile(None)
+        # Numba's device array is read through Python properties.
+        assert not {"subscript", "call", "configure"} & set(entered)
+        assert kernel.__getitem__((1, 32)) is kernel[1, 32]
+        driver.clear()
+        kernel[1, 32].__call__(array)
+        assert len(driver.launches()) == 1
+
+
+def test_subscript_when_disabled_then_it_is_numbas_again(driver):
+    kernel = fresh()
+    with stridedview.enabled():
+        assert type(kernel[1, 32]) is not NUMBA_CONFIGURATION
+    assert type(kernel[1, 32]) is NUMBA_CONFIGURATION
+    with stridedview.enabled():
+        assert type(kernel[1, 32]) is not NUMBA_CONFIGURATION

@@ -141,8 +141,8 @@ REFUSED = {
         lambda: torch.empty(3, device="meta", dtype=torch.complex64).conj(), "meta tensor"),
     "meta parameter": (
         lambda: torch.nn.Parameter(torch.empty(3, device="meta")), "meta tensor"),
-    "fake": (fake, "FakeTensor.*custom_op"),
-    "fake on cuda": (lambda: fake(device="cuda"), "FakeTensor.*custom_op"),
+    "fake": (fake, "FakeTensor.*torch_op"),
+    "fake on cuda": (lambda: fake(device="cuda"), "FakeTensor.*torch_op"),
     "fake parameter": (lambda: torch.nn.Parameter(fake()), "FakeTensor"),
     "vmap": (
         lambda: captured(lambda f: torch.vmap(f)(numbers().reshape(2, 3))), TRANSFORM),

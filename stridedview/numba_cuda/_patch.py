@@ -15,7 +15,7 @@ from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 
-from stridedview import _configuration, _launch
+from stridedview import _configuration, _launch, _prepared, _torch_gate
 from stridedview.numba_cuda import (
     _arrays,
     _contexts,
@@ -38,6 +38,18 @@ _adopted = weakref.WeakKeyDictionary()
 def configure(self, griddim, blockdim, stream=0, sharedmem=0):
     """Return the launch configuration for a grid and block; see Numba's."""
     return _configuration.configured(self, (griddim, blockdim, stream, sharedmem))
+
+
+def subscript(self, args, /, *, _face=None):
+    """Return the launch configuration ``kernel[args]``."""
+    # Seen by torch.compile; calls go to `getitem` at once. The parameter that nobody gives
+    # keeps the interpreter from calling this in place of the slot.
+    return _configuration.getitem(self, args)
+
+
+def call(self, *args):
+    """Launch the kernel."""
+    return self(*args)  # as above: this is what is seen, not what is called
 
 
 def make_configuration(dispatcher, args):
@@ -135,7 +147,7 @@ def table():
         (
             CUDADispatcher,
             "__getitem__",
-            _configuration.getitem,
+            subscript,
             _parameters("self", "args"),
         ),
         (CUDADispatcher, "typeof_pyval", typeof_pyval, _parameters("self", "val")),
@@ -164,6 +176,26 @@ def table():
         (numba_args, "typeof", typeof_hint, _parameters("val", "purpose")),
     ]
 
+
+for _face in (configure, subscript, call, call_adopted, _forall.call):
+    _torch_gate.mark_untraceable(_face)
+for _type in (_configuration.LaunchConfiguration, _prepared.PreparedLaunch):
+    _configuration.show_call(_type, call)
+# Whatever a launch calls that is not compiled, from a frame that torch.compile looks at.
+_torch_gate.hide_from_dynamo(
+    call,
+    call_adopted,
+    configure,
+    make_configuration,
+    subscript,
+    unpatched,
+    _contexts.failed_launch,
+    _forall.call,
+    _plans.core_stream,
+    _plans.miss,
+    _plans.plan,
+    _routes.check_argument,
+)
 
 _MISSING = object()
 _saved = []  # (owner, attribute, the object that stood there or _MISSING)
@@ -213,7 +245,7 @@ def apply():
         current_args=_dispatcher.get_current_launch_args,
     )
     _replace(table(), _saved)
-    _configuration.take_subscript_slot(CUDADispatcher)
+    _configuration.set_subscript(CUDADispatcher)
 
 
 def apply_arrays():

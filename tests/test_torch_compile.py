@@ -1,0 +1,122 @@
+"""Launches and operators within torch.compile and torch.export, on the stand-in driver.
+
+Kernels do not run there; `torch_op_cases.py` compares results, in the simulator and on a
+GPU.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import stridedview as sv  # noqa: E402
+
+cuda = pytest.importorskip("numba.cuda")
+
+pytestmark = pytest.mark.standin
+
+
+@cuda.jit
+def scale(x: torch.Tensor, factor: float):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= factor
+
+
+@pytest.fixture
+def enabled(driver):
+    """Enable for a test, and give the stand-in."""
+    with sv.enabled():
+        yield driver
+
+
+def tensor(driver, *shape, dtype=torch.float32, **options):
+    return driver.torch_tensor(shape, dtype, **options)
+
+
+@pytest.fixture
+def dynamo():
+    """Reset torch.compile around a test."""
+    torch._dynamo.reset()
+    yield torch._dynamo
+    torch._dynamo.reset()
+
+
+def test_operator_when_compiled_whole_then_it_is_launched(enabled, dynamo):
+    op = sv.torch_op(scale[1, 32], name="sv_compile::scale", mutates="x")
+
+    def compute(x):
+        op(x, 2.0)
+        op(x, factor=3.0)
+        return x
+
+    x = tensor(enabled, 3)
+    assert torch.compile(compute, backend="eager", fullgraph=True)(x) is x
+    assert len(enabled.launches()) == 2
+    assert x._version == 2
+
+
+PLAIN = {
+    "configured": lambda kernel: kernel[1, 32],
+    "forall": lambda kernel: kernel.forall(3),
+    "written out": lambda kernel: lambda *args: kernel[1, 32](*args),
+    "by configure": lambda kernel: lambda *args: kernel.configure(1, 32)(*args),
+    "prepared": lambda kernel: None,
+}
+
+
+def plain_launch(driver, how):
+    """Return a fresh kernel's launch and its argument."""
+
+    @cuda.jit
+    def kernel(x, factor):
+        x[0] *= factor
+
+    x = tensor(driver, 3)
+    if how == "prepared":
+        prepared = sv.prepare(kernel[1, 32], x, 2.0)
+        return lambda *args: prepared(), x
+    return PLAIN[how](kernel), x
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_plain_launch_when_compiled_then_it_breaks_the_graph_and_runs(enabled, how, dynamo):
+    launch, x = plain_launch(enabled, how)
+
+    def compute(x):
+        launch(x, 2.0)
+        return x
+
+    dynamo.utils.counters.clear()
+    compiled = torch.compile(compute, backend="eager")
+    for _ in range(2):
+        enabled.clear()
+        assert compiled(x) is x
+        assert len(enabled.launches()) == 1
+    # No frame of ours or Numba's was compiled: this function's, and what follows a break.
+    assert dynamo.utils.counters["frames"]["total"] <= 4
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_plain_launch_when_the_graph_must_be_whole_then_torch_op_is_named(
+    enabled, how, dynamo
+):
+    launch, x = plain_launch(enabled, how)
+
+    def compute(x):
+        launch(x, 2.0)
+        return x
+
+    with pytest.raises(dynamo.exc.Unsupported, match=r"stridedview\.torch_op\(kernel"):
+        torch.compile(compute, backend="eager", fullgraph=True)(x)
+    assert enabled.launches() == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_plain_launch_when_exported_then_torch_op_is_named(enabled, strict, dynamo):
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            scale[1, 32](x, 2.0)
+            return x
+
+    with pytest.raises(Exception, match=r"stridedview\.torch_op\(kernel"):
+        torch.export.export(Module(), (torch.ones(3),), strict=strict)
