@@ -163,12 +163,21 @@ cdef object _memory(object device, Layout layout, int dtype_id, object stream):
     try:
         return device.memory_resource.allocate(layout.nbytes, stream=stream)
     except Exception as error:
-        # cuda.core's error has no public name and no code; its text names the driver's.
-        if "OUT_OF_MEMORY" not in str(error):
+        if not _is_out_of_memory(str(error), layout.nbytes):
             raise
         raise OutOfMemoryError(
             f"out of memory on cuda:{device.device_id}: {layout.nbytes} bytes asked for "
             f"{dtype_by_id(dtype_id).name} {layout.shape}", layout.nbytes) from error
+
+
+cdef bint _is_out_of_memory(str text, object asked) except -1:
+    # cuda.core's error has no public name and no code. Its text names the driver's; that
+    # of 1.0 gives no reason, so the driver is asked what it has left.
+    if "Failed to allocate memory from pool" not in text:
+        return "OUT_OF_MEMORY" in text
+    from cuda.bindings import driver as bindings
+    code, left, _total = bindings.cuMemGetInfo()
+    return code == bindings.CUresult.CUDA_SUCCESS and asked > left
 
 
 cdef StridedView allocate(Layout layout, int dtype_id, object device, object stream):

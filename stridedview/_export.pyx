@@ -279,6 +279,9 @@ exchange_api.current_work_stream = (
 
 # ---- array interfaces ----------------------------------------------------------------
 
+cdef enum:
+    NOWHERE = 256       # the address of no items on the host, aligned for every dtype
+
 
 cdef dict _interface(StridedView view):
     cdef DType entry = dtype_by_id(view.dtype_id)
@@ -311,7 +314,12 @@ def array_interface(StridedView self not None):
     """NumPy's array interface; host views have it, device views do not."""
     if not on_host(self):
         raise AttributeError("a device view has no __array_interface__")
-    return _interface(self)
+    interface = _interface(self)
+    if not self.layout.size:
+        # NumPy 1 takes no null pointer, though nothing is at it.
+        pointer = <uintptr_t>self.data or NOWHERE
+        interface["data"] = (pointer, bool(self.is_readonly))
+    return interface
 
 
 cdef class _HostMemory:

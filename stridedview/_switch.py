@@ -21,11 +21,15 @@ _patched: ModuleType | None = None
 
 
 def _patch() -> ModuleType:
-    """Return the module that patches the numba-cuda in use."""
+    """Return the module that patches the numba-cuda in use, its peers checked."""
+    if _patched is not None:
+        return _patched
     _peers.check("numba-cuda")
-    simulated = importlib.import_module("numba.cuda").config.ENABLE_CUDASIM
-    name = "_simulator" if simulated else "numba_cuda"
-    return importlib.import_module(f"stridedview.{name}")
+    if importlib.import_module("numba.cuda").config.ENABLE_CUDASIM:
+        return importlib.import_module("stridedview._simulator")
+    _peers.check("cuda-core")
+    _peers.check("cuda-bindings")
+    return importlib.import_module("stridedview.numba_cuda")
 
 
 def enable(**options: Any) -> None:
@@ -57,8 +61,8 @@ def enable(**options: Any) -> None:
     Raises
     ------
     ImportError
-        If numba-cuda is absent, of a version that was not tested, or not as expected;
-        nothing is patched then.
+        If numba-cuda, cuda-core or cuda-bindings is absent or of a version out of range,
+        or numba-cuda is not as expected; nothing is patched then.
     TypeError, ValueError
         If an option is unknown or has no such value.
     """

@@ -27,6 +27,8 @@ def route_of(array):
 # ---- NumPy ----
 
 RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i2", (2, 3))])
+NUMPY = np.lib.NumpyVersion(np.__version__)
+MOST_AXES = 64 if NUMPY >= "2.0.0" else 32
 
 
 def readonly(items):
@@ -43,7 +45,7 @@ HOSTS = {
     "no axes": lambda: np.array(3.5),
     "empty": lambda: np.empty((0, 3)),
     "empty and huge": lambda: np.empty((0, 1 << 40, 2)),
-    "64 axes": lambda: np.zeros((1,) * 62 + (2, 3)),
+    "as many axes as NumPy has": lambda: np.zeros((1,) * (MOST_AXES - 2) + (2, 3)),
     "read-only": lambda: readonly(np.arange(3)),
     "structured": lambda: np.zeros(3, RECORD),
     "structured, aligned": lambda: np.zeros(3, np.dtype(RECORD.descr, align=True)),
@@ -237,7 +239,10 @@ def test_memory_view_when_of_the_host_then_numpy_sees_the_same(name):
     from cuda.core.utils import StridedMemoryView
 
     items = HOSTS[name]()
-    shown = StridedMemoryView.from_any_interface(items, stream_ptr=-1)
+    if items.flags.writeable or NUMPY >= "2.1.0":
+        shown = StridedMemoryView.from_any_interface(items, stream_ptr=-1)
+    else:  # older ones export no read-only array through DLPack
+        shown = StridedMemoryView.from_array_interface(items)
     view = from_any(shown)
     np.testing.assert_array_equal(np.asarray(view), items)
     assert (view.device, view.readonly) == ((CPU, 0), shown.readonly)

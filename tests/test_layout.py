@@ -19,6 +19,8 @@ from stridedview import Layout
 
 MEMORY = np.arange(1 << 14, dtype=np.uint8)
 MIDDLE = len(MEMORY) // 2
+# NumPy 2 moved it.
+byte_bounds = getattr(np, "byte_bounds", None) or np.lib.array_utils.byte_bounds
 
 settings.register_profile("quick", max_examples=200, deadline=None)
 settings.load_profile("quick")
@@ -129,7 +131,7 @@ def test_facts_agree_with_numpy(layout):
     assert layout.nbytes == view.nbytes
     letter = "C" if view.flags.c_contiguous else "F" if view.flags.f_contiguous else "A"
     assert layout.letter == letter
-    low, high = np.lib.array_utils.byte_bounds(view)
+    low, high = byte_bounds(view)
     if layout.size:
         start = MEMORY.ctypes.data + MIDDLE
         assert layout.byte_extent == (low - start, high - start)

@@ -90,7 +90,8 @@ assert found["numpy.ndarray"]["route"] == "host"
 assert found["torch.Tensor"] == {
     "producer": "torch.Tensor", "route": "torch", "reason": told}
 assert found["torch.nn.parameter.Parameter"]["reason"] == told
-assert found["numpy.ma.MaskedArray"]["route"] == "refused"
+masked = f"{np.ma.MaskedArray.__module__}.MaskedArray"
+assert found[masked]["route"] == "refused"
 text = show()
 for row in found.values():
     line = " ".join([row["producer"], row["route"], row["reason"]]).split()

@@ -11,6 +11,7 @@ from numba.cuda import args as numba_args
 from numba.cuda import dispatcher as numba_dispatcher
 
 import stridedview
+from stridedview import _peers
 from stridedview.numba_cuda import _patch
 from tests.launching import HIT, calls_of, recorded, tensor
 from tests.standin.helpers import run_child, words_of
@@ -122,6 +123,44 @@ def test_enable_when_numba_is_not_as_expected_then_nothing_is_patched(driver, mo
         stridedview.enable()
     assert all(one is two for one, two in zip(before, replaced(), strict=True))
     assert not stridedview.is_enabled()
+
+
+OUT_OF_RANGE = {
+    "numba-cuda too old": ("numba-cuda", "0.30.1", "0.30.2 to 0.30.4"),
+    "numba-cuda too new": ("numba-cuda", "0.31.0", "0.30.2 to 0.30.4"),
+    "cuda-core too old": ("cuda-core", "0.7.0", "1.0 to 1.2"),
+    "cuda-core too new": ("cuda-core", "2.0.0", "1.0 to 1.2"),
+    "cuda-bindings too old": ("cuda-bindings", "12.8.0", "12.9 to 13.5"),
+    "cuda-bindings too new": ("cuda-bindings", "14.0.0", "12.9 to 13.5"),
+}
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Return a function that makes a distribution seem to have another version."""
+    versions = {}
+    real = _peers.version
+    monkeypatch.setattr(_peers, "version", lambda name: versions.get(name) or real(name))
+    monkeypatch.delenv(_peers.FORCE_VARIABLE, raising=False)
+    return versions.__setitem__
+
+
+@pytest.mark.parametrize("case", OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
+def test_enable_when_a_peer_is_out_of_range_then_nothing_is_patched_and_force_is_named(
+    driver, installed, monkeypatch, case
+):
+    name, version, tested = case
+    installed(name, version)
+    before = replaced()
+    with pytest.raises(ImportError) as error:
+        stridedview.enable(arrays=True)
+    for part in (f"found {name} {version}", f"tested: {tested}", "STRIDEDVIEW_FORCE=1"):
+        assert part in str(error.value)
+    assert all(one is two for one, two in zip(before, replaced(), strict=True))
+    assert not stridedview.is_enabled()
+    monkeypatch.setenv("STRIDEDVIEW_FORCE", "1")
+    with stridedview.enabled():
+        assert stridedview.is_enabled()
 
 
 # ---- configurations ----

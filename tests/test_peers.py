@@ -24,13 +24,17 @@ def installed(monkeypatch):
 
 
 VERDICTS = {
-    "numba-cuda as tested": ("numba-cuda", "0.30.4", "tested"),
-    "numba-cuda one before": ("numba-cuda", "0.30.3", "refused"),
+    "numba-cuda first": ("numba-cuda", "0.30.2", "tested"),
+    "numba-cuda last": ("numba-cuda", "0.30.4", "tested"),
+    "numba-cuda one before": ("numba-cuda", "0.30.1", "refused"),
     "numba-cuda one after": ("numba-cuda", "0.30.5", "refused"),
     "cuda-core too old": ("cuda-core", "0.7.0", "refused"),
-    "cuda-core first accepted": ("cuda-core", "1.0.0", "untested"),
+    "cuda-core first": ("cuda-core", "1.0.0", "tested"),
+    "cuda-core last": ("cuda-core", "1.2.9", "tested"),
+    "cuda-core newer than tested": ("cuda-core", "1.3.0", "untested"),
     "cuda-core next major": ("cuda-core", "2.0.0", "refused"),
-    "cuda-bindings for CUDA 12": ("cuda-bindings", "12.9.4", "untested"),
+    "cuda-bindings for CUDA 12": ("cuda-bindings", "12.9.1", "tested"),
+    "cuda-bindings newer than tested": ("cuda-bindings", "13.6.0", "untested"),
     "cuda-bindings too old": ("cuda-bindings", "12.8.0", "refused"),
     "torch too old": ("torch", "2.9.1", "refused"),
     "torch first": ("torch", "2.10.0", "tested"),

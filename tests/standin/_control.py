@@ -149,7 +149,8 @@ def environment(devices: int = 1, **settings: str | int) -> dict[str, str]:
     """Return the environment for a child process that is to run on the stand-in.
 
     `settings` are the ``STANDIN_*`` variables without prefix and in lower case:
-    ``cc="8.0"``, ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``.
+    ``cc="8.0"``, ``memory=1 << 20``, ``guard=1``, ``driver_version=13050``. Of this
+    process's own only the driver's version is passed on.
     """
     folder = str(_build.driver().parent)
     known = {"cc", "memory", "guard", "driver_version"}
@@ -159,7 +160,9 @@ def environment(devices: int = 1, **settings: str | int) -> dict[str, str]:
         )
     path = os.pathsep.join(filter(None, [folder, os.environ.get("LD_LIBRARY_PATH")]))
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("STANDIN_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STANDIN_") or name == "STANDIN_DRIVER_VERSION"
     }
     chosen = {f"STANDIN_{name.upper()}": str(value) for name, value in settings.items()}
     return {**inherited, "LD_LIBRARY_PATH": path, "STANDIN_DEVICES": str(devices), **chosen}

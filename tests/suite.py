@@ -1,0 +1,199 @@
+"""Run numba-cuda's own tests without and with stridedview, and print what differs.
+
+``python -m tests.suite [--standin] [--arrays] [--json FILE] [pytest arguments]``. On a
+machine with a GPU every test counts. On the stand-in driver (``--standin``) kernels do not
+run, so that what checks a kernel's result fails either way and shows nothing. Each run is a
+child process in an empty folder; outcomes are compared test by test, and it is a failure if
+one differs that is not in `EXPECTED`, or if one in `EXPECTED` no longer does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests import standin
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES_SHOWN = 30  # of failures, per run
+PACKAGES = ["numba.cuda.tests.cudapy", "numba.cuda.tests.cudadrv"]
+VERSIONS = ["numba-cuda", "numba", "cuda-core", "cuda-bindings", "numpy", "pytest"]
+PLUGIN = "stridedview_suite"
+
+COUNTS_WAITS = (
+    "asserts that Stream.synchronize of Numba is called in the launch, once for each array "
+    "with a stream; a launch waits by events, and its host not at all"
+)
+# Tests that pass without us and fail with us, and why that is meant.
+EXPECTED = {
+    f"test_cuda_array_interface.TestCudaArrayInterface::{name}": COUNTS_WAITS
+    for name in ("test_launch_sync", "test_launch_sync_two_streams")
+}
+
+INI = """[pytest]
+consider_namespace_packages = true
+"""
+
+FIXTURE = """import pytest
+
+@pytest.fixture(scope="class")
+def initialize_from_pytest_config(request):
+    request.cls._dump_failed_filechecks = False
+"""
+
+ENABLE = """
+import stridedview
+stridedview.enable({options})
+"""
+
+Outcomes = dict[str, str]
+
+
+def run(options: str | None, arguments: list[str], environment: dict[str, str]) -> Outcomes:
+    """Run the suite in a child process.
+
+    Parameters
+    ----------
+    options : str or None
+        Source of the keyword arguments for ``enable``; None leaves numba-cuda as it is.
+    arguments : list of str
+        For pytest, beside what the suite needs.
+    environment : dict
+        Of the child.
+
+    Returns
+    -------
+    dict
+        Test id -> "passed", "failed", "error" or "skipped".
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        Path(folder, "pytest.ini").write_text(INI)
+        enabling = "" if options is None else ENABLE.format(options=options)
+        # A plugin, not a conftest.py: its fixture is seen by tests outside the folder too.
+        Path(folder, f"{PLUGIN}.py").write_text(FIXTURE + enabling)
+        found = [folder, str(ROOT), environment.get("PYTHONPATH")]
+        process = subprocess.run(
+            [*command(report), *arguments, "--pyargs", *packages(arguments)],
+            cwd=folder,
+            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, found))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not report.exists():
+            raise RuntimeError(process.stdout[-4000:] + process.stderr[-4000:])
+        show(process.stdout.strip().splitlines())
+        return outcomes(report)
+
+
+def command(report: Path) -> list[str]:
+    """Return the command that runs pytest and writes a JUnit report."""
+    options = ["-q", "--tb=short", f"--junitxml={report}", "-p", PLUGIN]
+    # The order is the same in both runs: tests leave things behind.
+    options += ["-p", "no:randomly", "-p", "no:cacheprovider"]
+    if importlib.util.find_spec("pytest_benchmark"):
+        options.append("--benchmark-disable")
+    return [sys.executable, "-m", "pytest", *options]
+
+
+def packages(arguments: list[str]) -> list[str]:
+    """Return what to collect: the whole suite, unless the arguments name a test."""
+    named = any(not each.startswith("-") and "::" in each for each in arguments)
+    return [] if named else PACKAGES
+
+
+def show(lines: list[str]) -> None:
+    """Print a run's last line, and the first of its errors and failures."""
+    print(lines[-1])
+    bad = [line for line in lines if line.startswith(("ERROR ", "FAILED "))]
+    for line in bad[:LINES_SHOWN]:
+        print(line[:200])
+    if len(bad) > LINES_SHOWN:
+        print(f"... and {len(bad) - LINES_SHOWN} more")
+
+
+def outcomes(report: Path) -> Outcomes:
+    """Return test id -> outcome of a JUnit report."""
+    found: Outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
+        name = f"{case.get('classname')}::{case.get('name')}"
+        kind = sorted(kinds)[0].replace("failure", "failed") if kinds else "passed"
+        # A test with subtests has an entry for each that failed, and one of its own.
+        if found.get(name, "passed") == "passed":
+            found[name] = kind
+    return found
+
+
+def differences(before: Outcomes, after: Outcomes) -> dict[str, str]:
+    """Return test id -> what differs, in words, of each test whose outcome differs."""
+    found = {}
+    for name in sorted({*before, *after}):
+        pair = before.get(name, "absent"), after.get(name, "absent")
+        if pair[0] != pair[1]:
+            found[name] = f"{pair[0]} without, {pair[1]} with stridedview"
+    return found
+
+
+def unexpected(found: dict[str, str], before: Outcomes) -> list[str]:
+    """Return a line for each difference that is not meant, or is gone.
+
+    An expected one counts as gone only if its test ran and passed without us.
+    """
+    lines = [f"{name}: {text}" for name, text in found.items() if name not in EXPECTED]
+    return lines + [
+        f"{name}: expected to differ, and does not"
+        for name in EXPECTED
+        if name not in found and before.get(name) == "passed"
+    ]
+
+
+def counts(found: Outcomes) -> dict[str, int]:
+    """Return how many tests had each outcome."""
+    kinds = sorted(set(found.values()))
+    return {kind: sum(value == kind for value in found.values()) for kind in kinds}
+
+
+def main() -> int:
+    """Run both ways; return 1 if anything differs that is not meant to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arrays", action="store_true", help="enable(arrays=True)")
+    parser.add_argument("--standin", action="store_true", help="on the stand-in driver")
+    own, rest = parser.parse_known_args()
+    environment = standin.environment() if own.standin else dict(os.environ)
+    print("without stridedview:", end=" ", flush=True)
+    before = run(None, rest, environment)
+    print("with stridedview:", end=" ", flush=True)
+    after = run("arrays=True" if own.arrays else "", rest, environment)
+    found = differences(before, after)
+    bad = unexpected(found, before)
+    result = {
+        "driver": "stand-in" if own.standin else "the machine's",
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in VERSIONS},
+        "without": counts(before),
+        "with": counts(after),
+        "expected": {name: EXPECTED[name] for name in found if name in EXPECTED},
+        "difference": bad,
+    }
+    print(json.dumps(result, indent=1))
+    if own.json:
+        own.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
