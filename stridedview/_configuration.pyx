@@ -14,7 +14,7 @@ from stridedview._stream cimport STREAM_LEGACY, stream_handle
 import numbers
 import pickle
 
-from stridedview import _stream
+from stridedview import _stream, _torch_gate
 
 cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
@@ -26,6 +26,7 @@ cdef extern from "Python.h":
         unsigned long tp_flags
         Py_ssize_t tp_vectorcall_offset
         RawMapping* tp_as_mapping
+        object (*tp_call)(object, object, PyObject*)
         PyObject* tp_dict
 
 cdef enum:
@@ -285,6 +286,30 @@ def set_subscript(kind):
     cdef RawType* raw = <RawType*><PyObject*>kind
     raw.tp_as_mapping.mp_subscript = _subscript
     PyType_Modified(<PyTypeObject*>raw)
+
+
+def set_call(kind, function):
+    """Have calls of a class's objects go to a Python function that torch.compile skips.
+
+    It is hidden once torch is there, which may be after numba-cuda was patched: before the
+    first call it is too late to do so in Python. Setting ``__call__`` again undoes it.
+    """
+    global _called
+    cdef RawType* raw = <RawType*><PyObject*>kind
+    _called = function
+    raw.tp_call = _call_hidden
+    PyType_Modified(<PyTypeObject*>raw)
+
+
+cdef object _called = None          # takes (object, *args)
+cdef bint _is_hidden = False
+
+
+cdef object _call_hidden(object self, object args, PyObject* names):
+    global _is_hidden
+    if not _is_hidden:
+        _is_hidden = _torch_gate.hide_from_dynamo()
+    return PyObject_Call(_called, (self, *args), names)
 
 
 def show_call(kind, function):

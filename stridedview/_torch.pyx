@@ -152,6 +152,7 @@ cdef int require_torch() except -1:
     if route_taken != ROUTE_UNSET:
         return 0
     torch = sys.modules["torch"]
+    _torch_gate.hide_from_dynamo()      # what follows, if torch was not there before
     _torch_gate.check_version(torch)
     exchange = find_exchange(torch.Tensor)
     if exchange is not NULL:

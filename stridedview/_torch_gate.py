@@ -41,7 +41,6 @@ def check_version(torch: Any) -> None:
             f"torch {torch.__version__} is too old for stridedview: found "
             f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
         )
-    _hide(torch)
 
 
 def is_newer_than_tested(torch: Any) -> bool:
@@ -51,19 +50,21 @@ def is_newer_than_tested(torch: Any) -> bool:
     return version > NEWEST and os.environ.get("STRIDEDVIEW_FORCE") != "1"
 
 
-def hide_from_dynamo(*functions: Any) -> None:
+def hide_from_dynamo(*functions: Any) -> bool:
     """Keep torch.compile from tracing functions, and what they call, when they run.
 
     Within a compiled function Dynamo looks at every Python frame that begins, ours too. It
     would compile each for each kind of tensor, hand them numbers in place of ``id``, and
-    follow Numba into its compiler. Where torch is not imported yet, they are hidden when
-    the first tensor is seen.
+    follow Numba into its compiler. Where torch is not imported yet, they are hidden later,
+    by another call or when the first tensor is seen.
+
+    Returns
+    -------
+    bool
+        Whether torch is there.
     """
     _hidden.update((function.__code__, None) for function in functions)
-    _hide(sys.modules.get("torch"))
-
-
-def _hide(torch: Any) -> None:
+    torch: Any = sys.modules.get("torch")
     try:
         dynamo = torch._C._dynamo.eval_frame
         skip = dynamo._FrameAction.SKIP
@@ -72,6 +73,7 @@ def _hide(torch: Any) -> None:
             dynamo.set_code_exec_strategy(code, strategy)
     except AttributeError:
         pass  # no torch yet, or another one's Dynamo: that costs time, and nothing else
+    return torch is not None
 
 
 def mark_untraceable(function: Any) -> None:

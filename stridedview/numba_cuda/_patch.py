@@ -246,6 +246,7 @@ def apply():
     )
     _replace(table(), _saved)
     _configuration.set_subscript(CUDADispatcher)
+    _configuration.set_call(NumbaForAll, _forall.call)
 
 
 def apply_arrays():
