@@ -13,6 +13,7 @@ cdef class DispatcherState:
     cdef tuple last                         # (arguments, configuration) asked for last
     cdef readonly uint64_t generation
     cdef public bint is_config_sensitive
+    cdef object __weakref__
 
 
 cdef class LaunchConfiguration:

@@ -13,6 +13,7 @@ from stridedview._stream cimport STREAM_LEGACY, stream_handle
 
 import numbers
 import pickle
+import weakref
 
 from stridedview import _stream
 
@@ -50,6 +51,15 @@ cdef int set_launch_entry(void* entry) except -1:
     return 0
 
 
+cdef object _states = weakref.WeakSet()
+
+
+def invalidate_all():
+    """Forget the plans of every kernel: while disabled nobody hears of recompilations."""
+    for state in list(_states):
+        state.invalidate()
+
+
 @cython.final
 cdef class DispatcherState:
     """What is kept for one dispatcher: its plans and its configurations."""
@@ -60,6 +70,7 @@ cdef class DispatcherState:
         self.configurations = {}
         self.prepared = {}
         self.generation = 1
+        _states.add(self)
 
     def invalidate(self):
         """Forget every plan: the overloads changed."""

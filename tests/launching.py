@@ -11,6 +11,7 @@ from numba.cuda import launchconfig
 from numba.cuda.core.rewrites import Rewrite, rewrite_registry
 
 import stridedview
+from stridedview import _driver
 from tests import standin
 from tests.standin.helpers import code, good
 
@@ -183,6 +184,18 @@ class Capture:
         if kind is None:
             assert code(result) == 0, "the capture was spoilt"
             _, self.nodes = good(cu.cuGraphGetNodes(result[1], 0))
+
+
+def capture_mode():
+    """Return this thread's capture mode, 0 unless somebody forgot to put it back."""
+    mode = _driver.exchange_capture_mode(0)
+    _driver.exchange_capture_mode(mode)
+    return mode
+
+
+def rests_as(configuration):
+    """Return what a launch must leave as it was, whatever happens in it."""
+    return configuration.args, capture_mode(), _driver.current_context()
 
 
 # What a launch costs that hits a plan: which context is current, and the launch.

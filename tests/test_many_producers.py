@@ -162,7 +162,7 @@ def test_prepare_when_its_arrays_name_too_many_streams_then_it_is_refused(enable
 
 
 def mixed(number):
-    """Return (arguments, the words that must be recorded), unlike those of other numbers."""
+    """Return (arguments, the words that must be recorded) of their own for a number."""
     arrays = [vector(size) for size in range(1, 3 + len(PRODUCERS))]
     made = [make(array) for make, array in zip(PRODUCERS.values(), arrays)]  # noqa: B905
     words = [words_of(array) for array in arrays[: len(made)]]

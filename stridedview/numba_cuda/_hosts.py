@@ -70,10 +70,14 @@ def _packable(view):
     return _Packable(pointer, view.shape, view.strides, view.itemsize, view)
 
 
-class DeviceArgument:
-    """A device array of any producer, for Numba's ``_prepare_args``."""
+class DeviceArgument(numba_args.ArgHint):
+    """A device array of any producer, for Numba's ``_prepare_args``.
+
+    A hint, as Numba's own ``wrap_arg`` leaves hints as they are.
+    """
 
     def __init__(self, view):
+        super().__init__(view)
         self.view = view
 
     def to_device(self, retr, stream=0):  # noqa: ARG002 - as Numba calls it
@@ -83,10 +87,11 @@ class DeviceArgument:
         return _packable(view)
 
 
-class HostArgument:
+class HostArgument(numba_args.ArgHint):
     """A host array: copied in and back around the launch, as its hint says."""
 
     def __init__(self, view, *, copy_in, copy_back):
+        super().__init__(view)
         self.view = view
         self.copy_in = copy_in
         self.copy_back = copy_back and not view.readonly
@@ -184,11 +189,23 @@ def _is_record(value):
     )
 
 
+def wrapped(value):
+    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right."""
+    if _types.is_hint(value):
+        return wrap_arg(value)
+    kind = _pack.kind_name(value)
+    if kind == "tuple":
+        return _types.rebuilt(value, [wrapped(item) for item in tuple.__iter__(value)])
+    return value if kind != "array" or _is_record(value) else wrap_arg(value)
+
+
 def wrap_arg(value, default=numba_args.InOut):
     """Wrap an argument for Numba's ``_prepare_args``.
 
     Records and whatever is no array go to Numba's own ``wrap_arg``.
     """
+    if isinstance(value, (DeviceArgument, HostArgument)):
+        return value
     hint = default
     inner = value
     if isinstance(value, numba_args.ArgHint):

@@ -292,8 +292,10 @@ def through_numba(kernel, configuration, args):
         raise RuntimeError(refusal)
     _contexts.bind(kernel)
     foreign = order_behind_producers(handle, views)
+    # Extensions are given the arguments as they are, and what they return is wrapped then.
+    given = args if kernel.extensions else tuple(map(_hosts.wrapped, args))
     kernel.launch(
-        args,
+        given,
         configuration.griddim,
         configuration.blockdim,
         core_stream(handle),
