@@ -187,7 +187,7 @@ def test_launches_when_signals_come_all_the_time_then_each_is_whole(enabled):
                 kernel[1, 1](values[done % 4])
                 may_interrupt[0] = False
                 done += 1
-            except KeyboardInterrupt:
+            except KeyboardInterrupt:  # noqa: PERF203
                 may_interrupt[0] = False
                 interrupts += 1
     assert rests_as(kernel[1, 1]) == before
@@ -197,7 +197,7 @@ def test_launches_when_signals_come_all_the_time_then_each_is_whole(enabled):
 
 @contextlib.contextmanager
 def signals():
-    """Let signals come all the time; they interrupt while the list that it gives says so."""
+    """Let signals come all the time; they interrupt while the list it gives says so."""
     may_interrupt, over = [False], threading.Event()
 
     def interrupt(*_):

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stridedview import _torch, from_any, from_many  # noqa: E402
+from stridedview import _ingest, _torch, from_any, from_many  # noqa: E402
 from tests.torch_kinds import DTYPES, FREED, PLAIN, REFUSED, Renaming, waves  # noqa: E402
 
 ASKED = os.environ.get("STRIDEDVIEW_TORCH_ROUTE", "")
@@ -83,6 +83,14 @@ def test_tensor_when_its_dtype_has_no_counterpart_then_it_is_refused_by_name(nam
     tensor = torch.empty(4, dtype=getattr(torch, name))
     with pytest.raises(TypeError, match=rf"^its dtype torch.{name} has no .*integer type"):
         from_any(tensor)
+
+
+@pytest.mark.parametrize("name", FREED)
+def test_storage_when_checked_alone_then_it_is_refused_as_from_any_does(name):
+    with pytest.raises(BufferError, match="freed or shrunk"):
+        _ingest.check_storage(FREED[name]())
+    _ingest.check_storage(torch.ones(20)[10:])
+    _ingest.check_storage(3)
 
 
 def test_tensor_when_of_65_axes_then_it_is_refused():
