@@ -9,10 +9,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from numba import cuda, types
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 import stridedview
+from stridedview import _dtype, _launch
+from stridedview.numba_cuda import _types
 from tests import standin
 from tests.launching import Foreign, foreign, pointer_of, producer, recorded
 from tests.standin.helpers import words_of
@@ -225,3 +228,39 @@ def test_launch_when_an_interface_raises_in_the_middle_of_many_then_nothing_is_l
         else:
             three[1, 1](*args)
         assert len(enabled.launches()) == (not fails)
+
+
+# ---- types from words ----
+
+LAYOUTS = {"C": (3, 1), "F": (1, 2), "A": (6, 2)}
+NAMES = [entry.name for entry in _dtype.entries() if entry.kernel and entry.torch_name]
+
+
+@pytest.mark.parametrize("letter", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_type_when_read_from_a_word_then_it_is_that_of_a_view(driver, name, letter):
+    made = standin.torch_tensor((2, 3), getattr(torch, name), LAYOUTS[letter], pointer=8192)
+    words, _ = _launch.signature_words(None, (made,))
+    standing = _types.stand_in_of_words(made, _types.word_iterator(words))
+    assert standing._numba_type_ == _types.view_type(stridedview.from_any(made))
+    assert standing._numba_type_.layout == letter
+
+
+RECORDS = [("x", "<i4"), ("y", "<f8", (2,)), ("t", "<M8[s]")]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("dtype", [RECORDS, "<M8[ms]", "<m8[D]", "<c16"], ids=str)
+def test_type_when_numpy_alone_has_the_dtype_then_the_word_tells_it_too(
+    driver, dtype, readonly
+):
+    array = cuda.to_device(np.zeros(3 * np.dtype(dtype).itemsize, np.uint8))
+    made = Foreign(pointer_of(array), (3,), dtype, owner=array, readonly=readonly)
+    nested = (1, (made, 2**63), made)
+    words, _ = _launch.signature_words(None, (nested,))
+    standing = _types.stand_in_of_words(nested, _types.word_iterator(words))
+    expected = _types.view_type(stridedview.from_any(made))
+    assert expected.mutable is not readonly
+    assert standing[1][0]._numba_type_ == standing[2]._numba_type_ == expected
+    assert standing[0] == 1
+    assert standing[1][1]._numba_type_ == types.uint64
