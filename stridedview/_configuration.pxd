@@ -36,6 +36,8 @@ cdef class LaunchConfiguration:
     cdef object __weakref__
     cdef int _set_up(self, dispatcher, griddim, blockdim, stream, sharedmem) except -1
     cdef int _set_stream(self, stream) except -1
+    cdef int _set_shared(self, sharedmem) except -1
+    cdef int _changed(self) except -1
 
 
 cdef DispatcherState state_of(object dispatcher)

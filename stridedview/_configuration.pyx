@@ -110,10 +110,22 @@ cdef class LaunchConfiguration:
         self.state = state_of(dispatcher)
         self.callbacks = []
         self._kernel_launch_config_sensitive = None
-        self.griddim = griddim
-        self.blockdim = blockdim
-        self.sharedmem = sharedmem
+        self._griddim = _fill_dimensions(self.grid, griddim, "griddim")
+        self._blockdim = _fill_dimensions(self.block, blockdim, "blockdim")
+        self._set_shared(sharedmem)
         self._set_stream(stream)
+        return 0
+
+    cdef int _set_shared(self, sharedmem) except -1:
+        self.shared = _unsigned(sharedmem, "sharedmem")
+        self._sharedmem = sharedmem
+        return 0
+
+    cdef int _changed(self) except -1:
+        # A kernel that was compiled for its configuration is another one now; prepared
+        # launches hear of it by the generation.
+        if self.state.is_config_sensitive:
+            self.state.invalidate()
         return 0
 
     cdef int _set_stream(self, stream) except -1:
@@ -131,6 +143,7 @@ cdef class LaunchConfiguration:
     @griddim.setter
     def griddim(self, value):
         self._griddim = _fill_dimensions(self.grid, value, "griddim")
+        self._changed()
 
     @property
     def blockdim(self):
@@ -140,6 +153,7 @@ cdef class LaunchConfiguration:
     @blockdim.setter
     def blockdim(self, value):
         self._blockdim = _fill_dimensions(self.block, value, "blockdim")
+        self._changed()
 
     @property
     def sharedmem(self):
@@ -148,8 +162,8 @@ cdef class LaunchConfiguration:
 
     @sharedmem.setter
     def sharedmem(self, value):
-        self.shared = _unsigned(value, "sharedmem")
-        self._sharedmem = value
+        self._set_shared(value)
+        self._changed()
 
     @property
     def stream(self):

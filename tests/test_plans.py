@@ -265,6 +265,25 @@ def test_launch_when_a_kernel_is_sensitive_to_its_configuration_then_each_has_it
     assert recorded(sensitive, (array,), (1, 64, cuda.stream())).handle == handles[64]
 
 
+def test_launch_when_a_sensitive_kernels_configuration_changes_then_so_does_the_kernel(
+    enabled, sensitive
+):
+    array = vector()
+    handles = {
+        block: recorded(sensitive, (array,), (1, block)).handle for block in (32, 64)
+    }
+    configuration = sensitive[1, 32]
+    prepared = stridedview.prepare(configuration, array)
+    for block in (64, 32):
+        configuration.blockdim = (block, 1, 1)
+        for launch in (prepared, lambda: configuration(array)):
+            enabled.clear()
+            launch()
+            (record,) = enabled.launches()
+            assert (record.block[0], record.handle) == (block, handles[block])
+            assert calls_of(launch) == HIT
+
+
 # ---- faults ----
 
 

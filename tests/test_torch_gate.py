@@ -87,7 +87,8 @@ def test_tensor_when_its_dtype_has_no_counterpart_then_it_is_refused_by_name(nam
 
 @pytest.mark.parametrize("name", FREED)
 def test_storage_when_checked_alone_then_it_is_refused_as_from_any_does(name):
-    with pytest.raises(BufferError, match="freed or shrunk"):
+    # On the exchange route the pointer is looked at first.
+    with pytest.raises(BufferError, match="freed or"):
         _ingest.check_storage(FREED[name]())
     _ingest.check_storage(torch.ones(20)[10:])
     _ingest.check_storage(3)
