@@ -3,7 +3,8 @@
 ``compile`` is the first launch of a new kernel, ``disk`` the first launch of one
 that a cache on disk holds, ``miss`` the first launch with a kind of argument that
 leads to an overload already there, ``hit`` any later launch. The first three
-make a new dispatcher for each sample; only the launch itself is timed.
+make a new dispatcher for each sample; only the launch itself is timed. ``look_up`` is
+what a hit costs above the driver call alone, an argument: typing and look-up together.
 """
 
 from functools import partial
@@ -84,7 +85,24 @@ def contenders(device):
     return rows
 
 
+def look_ups(rows):
+    """Return a row an argument for each of our hits: the hit less its floor."""
+    found = []
+    for row in rows:
+        topic, op, number = row["id"].split(".")
+        if op == "hit" and "above" in row and row["contender"].startswith("stridedview"):
+            figures = {
+                name: (row[name] - row["median"] + row["above"]) / int(number)
+                for name in ("median", "min")
+            }
+            spread = {"iqr": row["iqr"] / int(number), "n": row["n"], "unit": row["unit"]}
+            named = {"id": f"{topic}.look_up.{number}", "contender": row["contender"]}
+            found.append({**named, **figures, **spread})
+    return found
+
+
 def run(options):
     """Measure the topic and return its rows."""
     device = Device(options)
-    return measure(contenders(device), options, device.sync)
+    rows = measure(contenders(device), options, device.sync)
+    return rows + look_ups(rows)

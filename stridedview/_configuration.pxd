@@ -13,6 +13,7 @@ cdef class DispatcherState:
     cdef tuple last                         # (arguments, configuration) asked for last
     cdef readonly uint64_t generation
     cdef public bint is_config_sensitive
+    cdef object __weakref__
 
 
 cdef class LaunchConfiguration:
@@ -35,6 +36,8 @@ cdef class LaunchConfiguration:
     cdef object __weakref__
     cdef int _set_up(self, dispatcher, griddim, blockdim, stream, sharedmem) except -1
     cdef int _set_stream(self, stream) except -1
+    cdef int _set_shared(self, sharedmem) except -1
+    cdef int _changed(self) except -1
 
 
 cdef DispatcherState state_of(object dispatcher)

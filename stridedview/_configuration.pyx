@@ -13,6 +13,7 @@ from stridedview._stream cimport STREAM_LEGACY, stream_handle
 
 import numbers
 import pickle
+import weakref
 
 from stridedview import _stream, _torch_gate
 
@@ -60,6 +61,15 @@ cdef int set_launch_entry(void* entry) except -1:
     return 0
 
 
+cdef object _states = weakref.WeakSet()
+
+
+def invalidate_all():
+    """Forget the plans of every kernel: while disabled nobody hears of recompilations."""
+    for state in list(_states):
+        state.invalidate()
+
+
 @cython.final
 cdef class DispatcherState:
     """What is kept for one dispatcher: its plans and its configurations."""
@@ -70,6 +80,7 @@ cdef class DispatcherState:
         self.configurations = {}
         self.prepared = {}
         self.generation = 1
+        _states.add(self)
 
     def __dealloc__(self):
         for index in range(RECENT):
@@ -114,10 +125,22 @@ cdef class LaunchConfiguration:
         self.state = state_of(dispatcher)
         self.callbacks = []
         self._kernel_launch_config_sensitive = None
-        self.griddim = griddim
-        self.blockdim = blockdim
-        self.sharedmem = sharedmem
+        self._griddim = _fill_dimensions(self.grid, griddim, "griddim")
+        self._blockdim = _fill_dimensions(self.block, blockdim, "blockdim")
+        self._set_shared(sharedmem)
         self._set_stream(stream)
+        return 0
+
+    cdef int _set_shared(self, sharedmem) except -1:
+        self.shared = _unsigned(sharedmem, "sharedmem")
+        self._sharedmem = sharedmem
+        return 0
+
+    cdef int _changed(self) except -1:
+        # A kernel that was compiled for its configuration is another one now; prepared
+        # launches hear of it by the generation.
+        if self.state.is_config_sensitive:
+            self.state.invalidate()
         return 0
 
     cdef int _set_stream(self, stream) except -1:
@@ -135,6 +158,7 @@ cdef class LaunchConfiguration:
     @griddim.setter
     def griddim(self, value):
         self._griddim = _fill_dimensions(self.grid, value, "griddim")
+        self._changed()
 
     @property
     def blockdim(self):
@@ -144,6 +168,7 @@ cdef class LaunchConfiguration:
     @blockdim.setter
     def blockdim(self, value):
         self._blockdim = _fill_dimensions(self.block, value, "blockdim")
+        self._changed()
 
     @property
     def sharedmem(self):
@@ -152,8 +177,8 @@ cdef class LaunchConfiguration:
 
     @sharedmem.setter
     def sharedmem(self, value):
-        self.shared = _unsigned(value, "sharedmem")
-        self._sharedmem = value
+        self._set_shared(value)
+        self._changed()
 
     @property
     def stream(self):

@@ -51,8 +51,11 @@ def _launch_lines(facts: dict[str, Any]) -> list[str]:
     lines += [f"    {change}" for change in facts["differences"]]
     if facts["through_numba"]:
         lines.append(f"  through Numba's own code: {facts['through_numba']}")
+    if facts["refused"]:
+        lines.append(f"  REFUSED: {facts['refused']}")
     lines.append(f"  compiles: {facts['compiles']}")
-    lines.append(f"  stream: {facts['stream']} ({facts['stream_of']})")
+    captured = ", in a capture" if facts["capturing"] else ""
+    lines.append(f"  stream: {facts['stream']} ({facts['stream_of']}{captured})")
     lines += [f"    {ordering}" for ordering in facts["orderings"]]
     return lines
 
@@ -88,8 +91,9 @@ def explain(configuration: Any, *args: Any) -> Explanation:
     Explanation
         For each argument its producer, route, Numba type, whether the route is slow and
         why, copies, streams and device; for the launch whether a plan is hit and, if
-        not, what differs from the nearest one, whether it would compile, its stream and
-        what it is ordered behind.
+        not, what differs from the nearest one, whether it would compile, what would be
+        refused (wrong arguments, limits of the device, what a capture does not allow),
+        its stream and what it is ordered behind.
 
     Raises
     ------
@@ -159,7 +163,11 @@ def _launch_facts(
 ) -> dict[str, Any]:
     routes, _, plans, _ = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
-    kernel = plans.compiled(configuration.dispatcher, types)
+    kernel = plans.compiled(configuration, types)
+    streams = _stream_facts(routes, plans, configuration, args)
+    refused = plans.refusal(configuration, kernel, args, words, device)
+    if not refused and streams["capturing"]:
+        refused = plans.capture_refusal(kernel, args)
     obstacle = routes.obstacle(kernel, configuration, args, words)
     plan, where = "none", ""
     changes: list[str] = []
@@ -173,9 +181,10 @@ def _launch_facts(
         "hit": bool(where),
         "differences": changes,
         "through_numba": obstacle,
+        "refused": refused,
         "compiles": kernel is None,
     }
-    return {**facts, **_stream_facts(plans, configuration, args)}
+    return {**facts, **streams}
 
 
 def _nearest(configuration: Any, words: bytes, names: tuple[str, ...]) -> list[str]:
@@ -209,8 +218,10 @@ def _quoted(names: tuple[str, ...], index: int) -> str:
     return f" '{names[index]}'" if index < len(names) else ""
 
 
-def _stream_facts(plans: Any, configuration: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    views = list(plans.views_in(args))
+def _stream_facts(
+    routes: Any, plans: Any, configuration: Any, args: tuple[Any, ...]
+) -> dict[str, Any]:
+    views = list(routes.views_in(args))
     handle = plans.launch_stream(configuration, views)
     leads = [view for view in views if _stream.leads(view)]
     if configuration.named_stream is not None:
@@ -228,7 +239,12 @@ def _stream_facts(plans: Any, configuration: Any, args: tuple[Any, ...]) -> dict
         for behind in dict.fromkeys(streams)
         if not _stream.same(behind, handle)
     ]
-    return {"stream": handle, "stream_of": whose, "orderings": orderings}
+    return {
+        "stream": handle,
+        "stream_of": whose,
+        "capturing": _stream.capturing(handle),
+        "orderings": orderings,
+    }
 
 
 def _ordering(handle: int, behind: int) -> str:

@@ -364,6 +364,20 @@ cdef StridedView as_view(object producer):
         release(&source)
 
 
+def check_storage(obj):
+    """Refuse a torch tensor that reaches beyond its storage; others are not asked.
+
+    Raises
+    ------
+    BufferError
+        If the storage was freed or shrunk.
+    """
+    cdef Source source
+    if route_of(Py_TYPE(<PyObject*>obj), <PyObject*>obj) == ROUTE_TORCH:
+        torch_source(<PyObject*>obj, &source)
+        torch_check_storage(<PyObject*>obj, &source)
+
+
 def from_any(obj, *, stream=None):
     """Return a StridedView of any array, without a copy.
 

@@ -478,6 +478,7 @@ cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
     words.device = -1
     words.device_argument = 0
     words.planned = True
+    words.wait_count = 0
     for argument in args:
         try:
             append_words(<PyObject*>argument, index, words)

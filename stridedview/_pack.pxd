@@ -67,6 +67,8 @@ cdef struct Words:
     int device                  # of the arrays, or -1
     int device_argument         # index of the argument that named it
     bint planned                # False once an argument is none that a plan can take
+    int wait_count              # distinct streams that single arrays name
+    intptr_t waits[16]
     uint64_t word[1024]
 
 

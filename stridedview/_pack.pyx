@@ -239,7 +239,7 @@ cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* cal
         layout.ndim != slot.ndim or letter != slot.letter or array.dtype_id != slot.dtype
         or array.device_id != slot.device_id or array.device_type != slot.device_type
         or array.family != slot.family or array.is_readonly != slot.is_readonly
-        or not _has_noted(call, array.stream_handle)
+        or not _has_noted(&call.wait_count, call.waits, array.stream_handle)
     ):
         return False
     memcpy(words, layout.words, (5 + 2 * slot.ndim) * sizeof(uint64_t))
@@ -247,18 +247,18 @@ cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* cal
     return _is_usable(slot, words)
 
 
-cdef inline bint _has_noted(Call* call, intptr_t stream) noexcept nogil:
-    # As _note_stream, but false where that would raise: the general way does it then.
+cdef inline bint _has_noted(int* count, intptr_t* waits, intptr_t stream) noexcept nogil:
+    """Note the stream that an array names; false if a launch with a plan has no room."""
     cdef int index
     if stream == NO_STREAM:
         return True
-    for index in range(call.wait_count):
-        if call.waits[index] == stream:
+    for index in range(count[0]):
+        if waits[index] == stream:
             return True
-    if call.wait_count == WAITS:
+    if count[0] == WAITS:
         return False
-    call.waits[call.wait_count] = stream
-    call.wait_count += 1
+    waits[count[0]] = stream
+    count[0] += 1
     return True
 
 
@@ -283,18 +283,6 @@ cdef int _refuse_pointer(uint64_t address, int dtype) except -1:
     raise BufferError(
         f"its pointer {address:#x} is not aligned to the {dtype_facts[dtype].alignment} "
         f"bytes of {dtype_by_id(dtype).name}; pass a copy (x.clone())")
-
-
-cdef int _note_stream(Call* call, intptr_t stream) except -1:
-    cdef int index
-    for index in range(call.wait_count):
-        if call.waits[index] == stream:
-            return 0
-    if call.wait_count == WAITS:
-        raise ValueError(f"the arguments name more than {WAITS} streams")
-    call.waits[call.wait_count] = stream
-    call.wait_count += 1
-    return 0
 
 
 cdef int _note_keep(Call* call, PyObject* keep) except -1:
@@ -323,9 +311,8 @@ cdef int _pack_array(Slot* slot, int route, PyObject* argument, char* buffer,
     if word != slot.word:
         return MISMATCH
     check_memory(words, &source)
-    if source.stream != NO_STREAM:
-        _note_stream(call, source.stream)
-    return 0
+    # Too many streams: the words are read then, and they say that no plan takes this.
+    return 0 if _has_noted(&call.wait_count, call.waits, source.stream) else MISMATCH
 
 
 # -- scalars ------------------------------------------------------------------------------
@@ -482,6 +469,8 @@ cdef uint64_t _word_of_source(Source* source, int index, Words* words) except? 0
         raise TypeError(f"a kernel cannot take dtype {entry.name}; {entry.advice}")
     word = write_array(block, source)
     check_memory(block, source)
+    if not _has_noted(&words.wait_count, words.waits, source.stream):
+        words.planned = False
     if source.device_type == kDLCUDA:
         _note_device(source, index, words)
     return word

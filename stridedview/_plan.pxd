@@ -5,10 +5,6 @@ from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from stridedview._pack cimport Slot
 
 
-cdef enum:
-    FAMILIES_KEPT = 8
-
-
 cdef class Plan:
     cdef Slot* slots
     cdef readonly int argument_count
@@ -22,7 +18,7 @@ cdef class Plan:
     cdef int stream_device                  # whose current streams are asked
     cdef int lead                           # family whose current stream is followed
     cdef int family_count
-    cdef uint8_t families[8]                # distinct, in the order of the arguments
+    cdef uint8_t families[256]              # distinct, in the order of the arguments
     cdef readonly object kernel             # Numba's compiled kernel: keeps the module loaded
     cdef list extensions                    # the kernel's; a plan holds while it is empty
     cdef readonly bytes words

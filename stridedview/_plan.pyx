@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from stridedview._driver cimport CUDA_SUCCESS, driver
 from stridedview._pack cimport WORD_FAMILY, Slot, kind_of, prepare_slot
-from stridedview._scalars cimport SET_ARRAY
+from stridedview._scalars cimport SET_ARRAY, SET_TUPLE
 from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
 
 cdef extern from "Python.h":
@@ -118,8 +118,6 @@ cdef int _note_family(Plan plan, int family) except -1:
     for index in range(plan.family_count):
         if plan.families[index] == family:
             return 0
-    if plan.family_count == FAMILIES_KEPT:
-        raise ValueError("more than 8 kinds of producers in one launch")
     plan.families[plan.family_count] = <uint8_t>family
     plan.family_count += 1
     return 0
@@ -134,7 +132,7 @@ cdef Slot* _fill_types(Plan plan, Slot* slot, object args) except NULL:
         plan.types.append(type(argument))
         slot.kind = kind_of(slot.type, <PyObject*>argument)
         prepare_slot(slot)
-        if slot.following or isinstance(argument, tuple):
+        if slot.setter == SET_TUPLE:
             slot = _fill_types(plan, slot + 1, argument)
         else:
             slot += 1

@@ -98,24 +98,38 @@ class Profile:
         Raises
         ------
         ImportError
+            If matplotlib is not installed; the extra ``stridedview[plot]`` has it.
+        ValueError
+            If the suffix is of no format that matplotlib writes.
+        """
+        self.figure().savefig(path)
+
+    def figure(self) -> Any:
+        """Return the chart that :meth:`plot` writes, as a matplotlib Figure.
+
+        Raises
+        ------
+        ImportError
             If matplotlib is not installed.
         """
         try:
             figure_module: Any = importlib.import_module("matplotlib.figure")
         except ImportError as error:
             raise ImportError(
-                "plot() needs matplotlib: pip install matplotlib; table() and to_json() "
-                "do without"
+                "plot() needs matplotlib: pip install 'stridedview[plot]'; table() and "
+                "to_json() do without"
             ) from error
-        facts = self.to_list()[::-1]
-        figure = figure_module.Figure(figsize=(8, 1.5 + 0.4 * len(facts)), layout="tight")
+        facts = self.to_list()[::-1]  # a bar chart begins at the bottom
+        # A figure of its own: pyplot, its backends and its state have no part in it.
+        size = (8, 1.5 + 0.4 * len(facts))
+        figure = figure_module.Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         colors = ["tab:red" if _is_slow(entry) else "tab:blue" for entry in facts]
         labels = [f"{entry['kernel']} ({entry['launches']})" for entry in facts]
         axes.barh(range(len(facts)), [each["microseconds"] for each in facts], color=colors)
-        axes.set_yticks(range(len(facts)), labels)
+        axes.set_yticks(range(len(facts)), labels, parse_math=False)
         axes.set_xlabel("host time of the launches, microseconds (red: slow routes)")
-        figure.savefig(path)
+        return figure
 
     def __repr__(self) -> str:
         return self.table()

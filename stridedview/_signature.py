@@ -7,7 +7,7 @@ bits are those in ``_pack.pxd``.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from stridedview import _dtype
 
@@ -24,7 +24,7 @@ _KINDS = {
     38: "tuple",
     39: "enum member",
 }
-_ARRAY, _SCALAR, _TUPLE, _ENUM = 1, 37, 38, 39
+_ARRAY, _UINT64, _SCALAR, _TUPLE, _ENUM = 1, 33, 37, 38, 39
 _LETTERS = "CFA?"
 _FAMILIES = {
     0: "no library",
@@ -56,18 +56,45 @@ def _end(words: bytes, place: int) -> int:
     return place
 
 
+class ArrayFacts(NamedTuple):
+    """What an array's word says of its type."""
+
+    dtype: int  # number in the dtype table, from 1
+    ndim: int
+    letter: str
+    readonly: bool
+
+
+def array_facts(word: int) -> ArrayFacts | None:
+    """Return what a word says of an array's type, or None if it is no array's."""
+    if word & 0xFF != _ARRAY:
+        return None
+    return ArrayFacts(
+        word >> 8 & 0xFFFF,
+        word >> 24 & 0xFF,
+        _LETTERS[word >> 32 & 3],
+        bool(word >> 34 & 1),
+    )
+
+
+def is_uint64(word: int) -> bool:
+    """Whether a word is that of an integer beyond int64."""
+    return word & 0xFF == _UINT64
+
+
 def read(word: int) -> dict[str, Any]:
     """Return the fields of one word by name, "kind" first."""
     kind = word & 0xFF
     facts: dict[str, Any] = {"kind": _KINDS.get(kind, f"kind {kind}")}
-    if kind == _ARRAY:
+    array = array_facts(word)
+    if array is not None:
         family = word >> 36 & 0xFF
         device = _DEVICES.get(word >> 44 & 0xF, f"device type {word >> 44 & 0xF}")
         facts |= {
-            "dtype": _dtype_name(word >> 8 & 0xFFFF),
-            "ndim": word >> 24 & 0xFF,
-            "layout": _LETTERS[word >> 32 & 3],
-            "readonly": bool(word >> 34 & 1),
+            "dtype": _dtype_name(array.dtype),
+            "ndim": array.ndim,
+            "layout": array.letter,
+            "readonly": array.readonly,
             "stream of": _FAMILIES.get(family, f"exchange API {family}"),
             "device": f"{device}:{word >> 48}",
         }

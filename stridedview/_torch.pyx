@@ -14,8 +14,8 @@ whether it stands there.
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 
-from stridedview._dlpack cimport DLPackExchangeAPI, kDLCPU, kDLCUDA
-from stridedview._dtype cimport DTYPE_NONE, dtype_facts
+from stridedview._dlpack cimport DLPackExchangeAPI, kDLCPU, kDLCUDA, kDLInt, kDLUInt
+from stridedview._dtype cimport DTYPE_NONE, DTypeFacts, dtype_facts
 from stridedview._exchange cimport (
     exchange_borrow, exchange_stream, find_exchange, set_exchange_family,
 )
@@ -89,16 +89,34 @@ cdef int _by_c_abi(void* handle, Source* source) except -1:
     return 0
 
 
+cdef int _check_dtype(object tensor) except -1:
+    cdef str name = _torch_gate.dtype_name(tensor)
+    if not _dtype.is_static(name):
+        raise TypeError(
+            f"its dtype torch.{name} has no counterpart in Numba; "
+            "view it as an integer type of the same width")
+    return 0
+
+
 cdef int _refuse_dtype(void* tensor, int64_t ndim) except -1:
     if ndim > MAX_NDIM:
         raise BufferError(f"a tensor of {ndim} axes is not supported; the most is {MAX_NDIM}")
-    raise TypeError(
-        f"its dtype {(<object>tensor).dtype} has no counterpart in Numba; "
-        "view it as an integer type of the same width")
+    _check_dtype(<object>tensor)
+    raise TypeError("its dtype is one of another torch, and has no counterpart in Numba")
 
 
 cdef int _by_exchange(PyObject* tensor, Source* source) except -1:
-    exchange_borrow(exchange, tensor, source)
+    cdef DTypeFacts* facts
+    try:
+        exchange_borrow(exchange, tensor, source)
+    except (BufferError, RuntimeError):
+        # DLPack has no word for some dtypes, and torch's of it come with a C++ backtrace.
+        _check_dtype(<object>tensor)
+        raise
+    facts = &dtype_facts[source.dtype]
+    if facts.bits == 8 and (facts.code == kDLInt or facts.code == kDLUInt):
+        # So torch calls its integers of fewer bits, too.
+        _check_dtype(<object>tensor)
     source.family = FAMILY_TORCH
     return 0
 
@@ -136,8 +154,7 @@ cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
         torch_route.api.get_storage_size(handle, &nbytes)
         torch_route.api.get_storage_offset(handle, &offset)
     else:
-        nbytes = (<object>tensor).untyped_storage().nbytes()
-        offset = (<object>tensor).storage_offset()
+        nbytes, offset = _torch_gate.storage_facts(<object>tensor)
     if (offset + last + 1) * source.unit > nbytes:
         raise BufferError(
             f"its storage holds {nbytes} bytes, fewer than the tensor reaches: it was "

@@ -245,6 +245,18 @@ def check(tensor: Any) -> None:
         _check_device(tensor)
 
 
+def dtype_name(tensor: Any) -> str:
+    """Return the name of a tensor's dtype, "float32", whatever its subclass answers."""
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return str(tensor.dtype).partition(".")[2]
+
+
+def storage_facts(tensor: Any) -> tuple[int, int]:
+    """Return (bytes of a tensor's storage, where in it the tensor begins, in items)."""
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return tensor.untyped_storage().nbytes(), tensor.storage_offset()
+
+
 def _check_device(tensor: Any) -> None:
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(
@@ -329,10 +341,12 @@ hide_from_dynamo(
     check,
     check_version,
     compare,
+    dtype_name,
     find_key_offset,
     is_newer_than_tested,
     is_plain_type,
     key_words,
     library,
     stands_behind_header,
+    storage_facts,
 )

@@ -4,11 +4,16 @@ import contextlib
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as cu
 from cuda.core.utils import StridedMemoryView
 from numba import cuda
+from numba.cuda import launchconfig
+from numba.cuda.core.rewrites import Rewrite, rewrite_registry
 
 import stridedview
+from stridedview import _driver
 from tests import standin
+from tests.standin.helpers import code, good
 
 # DLPack's code of each NumPy kind.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -126,6 +131,33 @@ def twins(arity, **options):
     return made
 
 
+class _Sensitive(Rewrite):
+    """Marks kernels named ``sensitive`` as compiled for their configuration."""
+
+    def match(self, func_ir, block, typemap, calltypes):
+        self.block = block
+        return func_ir.func_id.func_name == "sensitive" and not hasattr(self, "done")
+
+    def __init__(self, state):
+        super().__init__(state)
+
+    def apply(self):
+        self.done = True
+        launchconfig.ensure_current_launch_config().dispatcher.mark_launch_config_sensitive()
+        return self.block
+
+
+@contextlib.contextmanager
+def sensitive_kernels():
+    """Let kernels named ``sensitive`` be compiled anew for each configuration."""
+    rewrites = rewrite_registry.rewrites["after-inference"]
+    rewrites.append(_Sensitive)
+    try:
+        yield
+    finally:
+        rewrites.remove(_Sensitive)
+
+
 @contextlib.contextmanager
 def caught(error, match):
     """Expect an error that is raised before the driver is asked to launch anything."""
@@ -134,6 +166,36 @@ def caught(error, match):
         yield
     launched = {name for name in standin.calls() if name.startswith("cuLaunch")}
     assert not launched, launched
+
+
+class Capture:
+    """A capture that must end well; leaves the nodes of its graph."""
+
+    def __init__(self, stream, mode=0):
+        self.stream, self.mode = cu.CUstream(stream), cu.CUstreamCaptureMode(mode)
+        self.nodes = None
+
+    def __enter__(self):
+        good(cu.cuStreamBeginCapture(self.stream, self.mode))
+        return self
+
+    def __exit__(self, kind, *_):
+        result = cu.cuStreamEndCapture(self.stream)
+        if kind is None:
+            assert code(result) == 0, "the capture was spoilt"
+            _, self.nodes = good(cu.cuGraphGetNodes(result[1], 0))
+
+
+def capture_mode():
+    """Return this thread's capture mode, 0 unless somebody forgot to put it back."""
+    mode = _driver.exchange_capture_mode(0)
+    _driver.exchange_capture_mode(mode)
+    return mode
+
+
+def rests_as(configuration):
+    """Return what a launch must leave as it was, whatever happens in it."""
+    return configuration.args, capture_mode(), _driver.current_context()
 
 
 # What a launch costs that hits a plan: which context is current, and the launch.

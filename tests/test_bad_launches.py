@@ -8,8 +8,9 @@ import pytest
 from numba import cuda
 
 import stridedview
+from stridedview.numba_cuda import _checks
 from tests.launching import Foreign, caught, pointer_of, producer, recorded, tensor
-from tests.standin.helpers import words_of
+from tests.standin.helpers import run_child, words_of
 
 pytestmark = pytest.mark.standin
 
@@ -253,6 +254,80 @@ def test_dimensions_when_beyond_the_device_then_the_first_launch_asks_no_driver(
 def test_dimensions_when_they_fit_no_unsigned_int_then_it_is_a_value_error(enabled, grid):
     with caught(ValueError, "unsigned 32-bit"):
         fresh()[grid]
+
+
+# ---- bytes of parameters ----
+
+
+@pytest.mark.parametrize("way", ["launch", "forall", "prepare"])
+def test_parameters_when_over_the_limit_then_it_is_told_before_the_compile(enabled, way):
+    kernel, args = fresh(), (1, (vector(),) * 700, 2)
+    launch = {
+        "launch": kernel[1, 1],
+        "forall": kernel.forall(8),
+        "prepare": lambda *given: stridedview.prepare(kernel[1, 1], *given),
+    }[way]
+    message = (
+        r"'take_three' take 39216 bytes of parameters, the limit is 32764 \(compute "
+        r"capability 9.0, driver of CUDA 13.5\); the largest: argument 2 \(39200 bytes\)"
+    )
+    for _ in range(2):
+        with caught(ValueError, message):
+            launch(*args)
+    assert kernel.overloads == {}
+    assert recorded(kernel, (1, 2, 3)).words == (1, 2, 3)
+
+
+def test_parameters_when_only_their_padding_exceeds_the_limit_then_it_is_told(enabled):
+    # 2,100 pairs of 1 and 8 bytes: 18,900 bytes, and 33,600 with each 8 aligned.
+    pairs = ((np.int8(1), 2.5),) * 2100
+    with caught(ValueError, "take 33616 bytes of parameters"):
+        fresh()[1, 1](1, pairs, 2)
+
+
+def test_parameters_when_just_within_the_limit_then_they_are_launched(enabled):
+    values = (7,) * 4093
+    for _ in range(2):
+        assert recorded(fresh(), (1, values, 2)).words == (1, *values, 2)
+    with caught(ValueError, "take 32768 bytes of parameters, the limit is 32764"):
+        fresh()[1, 1](1, (*values, 8), 2)
+
+
+def test_parameters_when_the_chip_is_old_then_its_own_limit_is_told():
+    child = run_child(
+        """
+        from tests import standin
+        standin.load()
+        from numba import cuda
+        import stridedview
+        stridedview.enable()
+
+        @cuda.jit
+        def take(a):
+            pass
+
+        try:
+            take[1, 1]((7,) * 513)
+        except ValueError as error:
+            print(error)
+        """,
+        cc="6.1",
+    )
+    assert "take 4104 bytes of parameters, the limit is 4096" in child.stdout, child.stderr
+    assert "compute capability 6.1" in child.stdout
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver_version", "limit"),
+    [
+        ((9, 0), (13, 0), 32764), ((7, 0), (12, 1), 32764), ((7, 0), (12, 0), 4096),
+        ((6, 2), (12, 9), 4096), ((9, 0), (11, 8), 4096), ((10, 0), (12, 4), 32764),
+    ],
+)  # fmt: skip
+def test_parameter_limit_when_asked_then_it_is_the_devices(
+    capability, driver_version, limit
+):
+    assert _checks.parameter_limit(capability, driver_version) == limit
 
 
 def test_named_tuple_when_two_classes_look_alike_then_each_has_its_own_type(enabled):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command_line
-from bench import _floor, _harness, _report, instructions, suite
+from bench import _floor, _harness, _report, cache, instructions, suite
 
 ROOT = Path(__file__).parent.parent
 QUICK = _harness.Options(quick=True)
@@ -391,3 +391,22 @@ def test_quick_launch_gives_a_figure_or_a_reason_for_every_row(tmp_path):
         each["contender"] for each in rows
     }
     assert all(("median" in each) != ("unavailable" in each) for each in rows)
+
+
+def test_look_ups_when_a_hit_was_measured_then_they_are_its_cost_an_argument():
+    figures = {"iqr": 0.2, "n": 5, "unit": "us"}
+    rows = [
+        {"id": "cache.hit.4", "contender": "raw", "median": 4.0, "min": 3.0, **figures},
+        {"id": "cache.hit.4", "contender": "stridedview torch", "median": 4.4, "min": 4.2,
+         **figures},
+        {"id": "cache.hit.4", "contender": "numba-cuda torch", "median": 9.0, "min": 9.0,
+         **figures},
+        {"id": "cache.miss.4", "contender": "stridedview torch", "median": 90.0, "min": 9.0,
+         **figures},
+        {"id": "cache.hit.1", "contender": "stridedview torch", "unavailable": "no torch"},
+    ]  # fmt: skip
+    (found,) = cache.look_ups(_harness.add_ratios(rows, "raw"))
+    assert (found["id"], found["contender"]) == ("cache.look_up.4", "stridedview torch")
+    assert found["median"] == pytest.approx(0.1)
+    assert found["min"] == pytest.approx(0.05)
+    assert "look_up.4" in _report.long(content([found]))

@@ -1,8 +1,6 @@
 """What `explain` and `profile` tell of launches."""
 
-import importlib.util
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -221,21 +219,3 @@ def test_profile_when_numbas_code_launches_then_it_is_counted(enabled, kernel):
     with stridedview.profile() as found:
         kernel[1, 1](np.zeros(3), 1)
     assert found.to_list()[0]["arguments"][0]["routes"] == {"host copy": 1}
-
-
-def test_plot_when_matplotlib_is_absent_then_it_says_so(enabled, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with stridedview.profile() as found:
-        pass
-    with pytest.raises(ImportError, match="pip install matplotlib"):
-        found.plot(tmp_path / "plot.png")
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
-)
-def test_plot_when_matplotlib_is_there_then_a_picture_is_written(enabled, kernel, tmp_path):
-    with stridedview.profile() as found:
-        kernel[1, 1](vector(), 1)
-    found.plot(tmp_path / "plot.svg")
-    assert "host time" in (tmp_path / "plot.svg").read_text()

@@ -276,6 +276,15 @@ def test_host_array_when_launched_on_a_stream_then_its_copies_are_on_it(enabled)
     assert (host == result).all()
 
 
+def test_host_array_when_its_elements_share_memory_then_one_of_the_values_stays(enabled):
+    owner = np.arange(4, dtype=np.float32)
+    host = np.lib.stride_tricks.as_strided(owner, (3, 4), (0, 4))
+    result = np.arange(12, dtype=np.float32).reshape(3, 4) + 100
+    before = host.copy()
+    assert (run(take, host, host, result) == before).all()
+    assert all(owner[column] in result[:, column] for column in range(4))
+
+
 # ---- pinned and mapped memory: used in place ----
 
 

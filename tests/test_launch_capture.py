@@ -9,8 +9,16 @@ from numba import cuda
 
 import stridedview
 from stridedview import _stream
-from tests.launching import HIT, Foreign, calls_of, pointer_of, producer, tensor
-from tests.standin.helpers import code, good, words_of
+from tests.launching import (
+    HIT,
+    Capture,
+    Foreign,
+    calls_of,
+    pointer_of,
+    producer,
+    tensor,
+)
+from tests.standin.helpers import good, words_of
 
 pytestmark = pytest.mark.standin
 MODES = {"global": 0, "thread-local": 1, "relaxed": 2}
@@ -54,24 +62,6 @@ def streams(driver):
     """Give three streams that do not wait for the legacy one."""
     made = [good(cu.cuStreamCreate(1)) for _ in range(3)]
     return [int(stream) for stream in made]
-
-
-class Capture:
-    """A capture that must end well; leaves the nodes of its graph."""
-
-    def __init__(self, stream, mode=0):
-        self.stream, self.mode = cu.CUstream(stream), cu.CUstreamCaptureMode(mode)
-        self.nodes = None
-
-    def __enter__(self):
-        good(cu.cuStreamBeginCapture(self.stream, self.mode))
-        return self
-
-    def __exit__(self, kind, *_):
-        result = cu.cuStreamEndCapture(self.stream)
-        if kind is None:
-            assert code(result) == 0, "the capture was spoilt"
-            _, self.nodes = good(cu.cuGraphGetNodes(result[1], 0))
 
 
 @pytest.mark.parametrize("mode", MODES)

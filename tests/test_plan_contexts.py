@@ -300,3 +300,46 @@ both[1, 1](first, first)
 """,
         devices=2,
     )
+
+
+def test_module_when_loaded_on_another_device_or_again_then_its_callback_runs_each_time():
+    # Numba itself calls it after a fresh compile only, and then never for this module.
+    run(
+        """
+log = []
+code = cuda.CUSource("", setup_callback=lambda module: log.append(current()))
+kernel = cuda.jit(link=[code])(take.py_func)
+contexts = []
+for device in (0, 1, 0, 1):
+    cuda.select_device(device)
+    contexts.append(current())
+    for _ in range(2):
+        kernel[1, 1](7)
+assert log == contexts[:2], (log, contexts)
+cuda.current_context().reset()
+kernel[1, 1](7)
+kernel[1, 1](7)
+assert log == [*contexts[:2], contexts[1]], (log, contexts)
+""",
+        devices=2,
+    )
+
+
+def test_carveout_when_loaded_on_another_device_or_again_then_it_is_set_before_the_launch():
+    run(
+        """
+kernel = cuda.jit(shared_memory_carveout="MaxShared")(take.py_func)
+for turn, device in enumerate((0, 1, 0, 1)):
+    cuda.select_device(device)
+    with standin.traced() as names:
+        kernel[1, 1](7)
+    if turn < 2:
+        assert names.index("cuKernelSetAttribute") < names.index("cuKernelGetFunction")
+    else:
+        assert "cuKernelSetAttribute" not in names
+with standin.traced() as names:
+    kernel[2, 1](7)
+assert "cuKernelSetAttribute" not in names
+""",
+        devices=2,
+    )

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as cu
 from numba import cuda, float32, int32
-from numba.cuda import launchconfig
-from numba.cuda.core.rewrites import Rewrite, rewrite_registry
 
 import stridedview
-from tests.launching import HIT, calls_of, caught, recorded, tensor
+from tests.launching import HIT, calls_of, caught, recorded, sensitive_kernels, tensor
 from tests.standin.helpers import good, words_of
 
 pytestmark = pytest.mark.standin
@@ -240,34 +238,16 @@ def test_extensions_when_added_later_then_they_are_heard_as_numba_hears_them(dri
     assert found[True] == found[False] == ((4,), (8,))
 
 
-class Sensitive(Rewrite):
-    """Marks kernels named ``sensitive`` as compiled for their configuration."""
-
-    def match(self, func_ir, block, typemap, calltypes):
-        self.block = block
-        return func_ir.func_id.func_name == "sensitive" and not hasattr(self, "done")
-
-    def __init__(self, state):
-        super().__init__(state)
-
-    def apply(self):
-        self.done = True
-        launchconfig.ensure_current_launch_config().dispatcher.mark_launch_config_sensitive()
-        return self.block
-
-
 @pytest.fixture
 def sensitive():
     """Give a kernel that is compiled anew for each configuration."""
-    rewrites = rewrite_registry.rewrites["after-inference"]
-    rewrites.append(Sensitive)
 
     @cuda.jit
     def sensitive(a):
         pass
 
-    yield sensitive
-    rewrites.remove(Sensitive)
+    with sensitive_kernels():
+        yield sensitive
 
 
 def test_launch_when_a_kernel_is_sensitive_to_its_configuration_then_each_has_its_own(
@@ -283,6 +263,25 @@ def test_launch_when_a_kernel_is_sensitive_to_its_configuration_then_each_has_it
     assert calls_of(lambda: sensitive[1, 32](array)) == HIT
     # A stream does not count.
     assert recorded(sensitive, (array,), (1, 64, cuda.stream())).handle == handles[64]
+
+
+def test_launch_when_a_sensitive_kernels_configuration_changes_then_so_does_the_kernel(
+    enabled, sensitive
+):
+    array = vector()
+    handles = {
+        block: recorded(sensitive, (array,), (1, block)).handle for block in (32, 64)
+    }
+    configuration = sensitive[1, 32]
+    prepared = stridedview.prepare(configuration, array)
+    for block in (64, 32):
+        configuration.blockdim = (block, 1, 1)
+        for launch in (prepared, lambda: configuration(array)):
+            enabled.clear()
+            launch()
+            (record,) = enabled.launches()
+            assert (record.block[0], record.handle) == (block, handles[block])
+            assert calls_of(launch) == HIT
 
 
 # ---- faults ----

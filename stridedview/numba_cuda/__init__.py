@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from stridedview import _autograd, _launch, _view
+from stridedview import _autograd, _configuration, _launch, _view
 from stridedview.numba_cuda import _patch, _plans, _routes, _types
 
 __all__ = ["disable", "enable", "is_enabled"]
@@ -45,6 +45,7 @@ def enable(
         else:
             _patch.restore_arrays()
         if not _is_enabled:
+            _configuration.invalidate_all()
             _patch.apply()
             _is_enabled = True
         _plans.set_strict(strict)

@@ -9,16 +9,18 @@ end in a crash.
 from __future__ import annotations
 
 import inspect
-import warnings
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaWarning
+from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _launch
-from stridedview.numba_cuda import _types
+from stridedview.numba_cuda import _parameters, _types
 
-# Bytes of kernel parameters: CUDA 12.1 on compute capability 7.0 and newer.
+# Bytes of kernel parameters, with a driver of CUDA 12.1 on compute capability 7.0 and
+# newer, and elsewhere.
 PARAMETER_LIMIT = 32764
+OLD_PARAMETER_LIMIT = 4096
 
 
 class StridedviewWarning(NumbaWarning):
@@ -55,12 +57,38 @@ def types_of(dispatcher, args):
     TypeError, ValueError, BufferError, OverflowError
         Naming the argument that has no type, or whose memory cannot be taken.
     """
-    return [_type_of(dispatcher, index, value) for index, value in enumerate(args)]
+    return each_named(dispatcher, args, _types.type_of)
 
 
-def _type_of(dispatcher, index, value):
+def stand_ins(dispatcher, args, words=None):
+    """Return what Numba resolves in place of the arguments.
+
+    Parameters
+    ----------
+    dispatcher : CUDADispatcher
+    args : tuple
+    words : bytes, optional
+        The arguments' signature words, if they are known: arrays are not imported then.
+
+    Raises
+    ------
+    TypeError, ValueError, BufferError, OverflowError
+        Naming the argument that cannot be taken.
+    """
+    if words is None:
+        return each_named(dispatcher, args, _types.stand_in)
+    rest = _types.word_iterator(words)
+    return each_named(dispatcher, args, lambda value: _types.stand_in_of_words(value, rest))
+
+
+def each_named(dispatcher, args, function):
+    """Return ``function(value)`` of each argument; its errors name the argument."""
+    return [_named(dispatcher, index, function, value) for index, value in enumerate(args)]
+
+
+def _named(dispatcher, index, function, value):
     try:
-        return _types.type_of(value)
+        return function(value)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
         named = _launch.named_error(dispatcher, index, error)
         if named is error:
@@ -90,7 +118,37 @@ def _refuse(dispatcher, index, text):
     raise _launch.named_error(dispatcher, index, TypeError(text))
 
 
-def check_signature(dispatcher, formals, args, strict):
+def checked(dispatcher, args, words, device):
+    """Return stand-ins for arguments that a kernel can be compiled for and launched with.
+
+    With extensions only the count is checked: they say what the arguments are.
+
+    Parameters
+    ----------
+    dispatcher : CUDADispatcher
+    args : tuple
+    words : bytes or None
+    device : Device or None
+        Whose limit of parameters holds; None checks none.
+
+    Raises
+    ------
+    TypeError
+        If their number is wrong, or one cannot be passed.
+    ValueError
+        If the parameters exceed the limit.
+    """
+    check_count(dispatcher, args)
+    standing = stand_ins(dispatcher, args, words)
+    if not dispatcher.extensions:
+        numba_types = types_of(dispatcher, standing)
+        check_passable(dispatcher, numba_types)
+        if device is not None:
+            check_parameters(dispatcher, numba_types, device)
+    return standing
+
+
+def check_signature(dispatcher, formals, args, words, strict):
     """Check arguments against a kernel's one explicit signature.
 
     C and F arrays fit a formal of layout A, scalars convert, integers go to pointers, and
@@ -98,8 +156,8 @@ def check_signature(dispatcher, formals, args, strict):
 
     Returns
     -------
-    bool
-        Whether all fit without a warning.
+    list of str
+        The warnings.
 
     Raises
     ------
@@ -111,21 +169,18 @@ def check_signature(dispatcher, formals, args, strict):
             f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
             f"arguments, got {len(args)}"
         )
-    fits = True
-    actuals = types_of(dispatcher, args)
+    warned = []
+    actuals = types_of(dispatcher, stand_ins(dispatcher, args, words))
     for index, (formal, actual) in enumerate(zip(formals, actuals, strict=True)):
         problem = _mismatch(formal, actual, strict)
         if problem:
             _refuse(dispatcher, index, _wanted(formal, actual, args[index], problem))
         if problem is None:
-            fits = False
-            warnings.warn(
+            warned.append(
                 f"argument {index + 1}: {_types.describe(actual)} is taken as "
-                f"{_types.describe(formal)}, the signature's type of the same width",
-                StridedviewWarning,
-                stacklevel=2,
+                f"{_types.describe(formal)}, the signature's type of the same width"
             )
-    return fits
+    return warned
 
 
 def _mismatch(formal, actual, strict):
@@ -195,37 +250,48 @@ def _wanted(formal, actual, value, problem):
     )
 
 
-def parameter_bytes(numba_type):
-    """Return the bytes that an argument of a type takes among a kernel's parameters."""
-    if isinstance(numba_type, types.Array):
-        return 8 * (5 + 2 * numba_type.ndim)
-    if isinstance(numba_type, types.BaseTuple):
-        return sum(parameter_bytes(item) for item in numba_type)
-    if isinstance(numba_type, types.EnumMember):
-        return parameter_bytes(numba_type.dtype)
-    if isinstance(numba_type, types.Boolean):
-        return 1
-    return max(getattr(numba_type, "bitwidth", 64) // 8, 1)
+def parameter_limit(compute_capability, driver_version):
+    """Return how many bytes of parameters a kernel can have.
+
+    Parameters
+    ----------
+    compute_capability : tuple of int
+    driver_version : tuple of int
+        The newest CUDA that the driver knows.
+    """
+    if tuple(compute_capability) >= (7, 0) and tuple(driver_version) >= (12, 1):
+        return PARAMETER_LIMIT
+    return OLD_PARAMETER_LIMIT
 
 
-def check_parameters(dispatcher, numba_types, limit=PARAMETER_LIMIT):
+def check_parameters(dispatcher, numba_types, device):
     """Refuse more parameter bytes than a kernel can have, before the compile.
 
     Raises
     ------
     ValueError
-        Naming the size, the limit and the largest arguments.
+        Naming the size, the limit and where it comes from, and the largest arguments.
     """
-    sizes = [parameter_bytes(numba_type) for numba_type in numba_types]
-    if sum(sizes) <= limit:
+    packed = _parameters.packed_size(numba_types)
+    if packed <= OLD_PARAMETER_LIMIT:
         return
+    capability, version = device.compute_capability, driver.get_version()
+    limit = parameter_limit(capability, version)
+    if packed <= limit:
+        return
+    sizes = [sum(_parameters.parameter_sizes(numba_type)) for numba_type in numba_types]
     largest = sorted(range(len(sizes)), key=lambda index: -sizes[index])[:3]
     named = ", ".join(f"argument {index + 1} ({sizes[index]} bytes)" for index in largest)
     raise ValueError(
-        f"the arguments of kernel '{dispatcher.py_func.__name__}' take {sum(sizes)} bytes "
-        f"of parameters, the limit is {limit}; the largest: {named}. Pass fewer arrays, or "
+        f"the arguments of kernel '{dispatcher.py_func.__name__}' take {packed} bytes "
+        f"of parameters, the limit is {limit} (compute capability {_dotted(capability)}, "
+        f"driver of CUDA {_dotted(version)}); the largest: {named}. Pass fewer arrays, or "
         "pack them into one"
     )
+
+
+def _dotted(version):
+    return ".".join(map(str, version))
 
 
 def check_dimensions(configuration, device):

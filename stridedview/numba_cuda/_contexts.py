@@ -7,6 +7,7 @@ compiled kernel's module went with its context, and the error of a failed launch
 from __future__ import annotations
 
 import contextlib
+import weakref
 
 from cuda.core import ObjectCode
 from numba.cuda.cudadrv import devices
@@ -46,18 +47,29 @@ def on_device(device):
         yield
         return
     had_context = _driver.current_context() != 0
-    if device >= len(devices.gpus):
-        raise ValueError(
-            f"the arrays are on device {device}; this process sees {len(devices.gpus)} "
-            "(CUDA_VISIBLE_DEVICES says which)"
-        )
-    primary = devices.gpus[device].get_primary_context()
+    primary = device_of(device).get_primary_context()
     primary.push()
     try:
         yield
     finally:
         if had_context:
             _driver.pop_context()
+
+
+def device_of(number):
+    """Return Numba's object of a device.
+
+    Raises
+    ------
+    ValueError
+        If this process sees none of this number.
+    """
+    if number >= len(devices.gpus):
+        raise ValueError(
+            f"the arrays are on device {number}; this process sees {len(devices.gpus)} "
+            "(CUDA_VISIBLE_DEVICES says which)"
+        )
+    return devices.gpus[number]
 
 
 def refresh(kernel):
@@ -74,11 +86,31 @@ def refresh(kernel):
     try:
         function.module.handle  # noqa: B018 - a dead proxy raises
     except ReferenceError:
+        _bound.pop(kernel, None)
         library._cufunc_cache.clear()
         for capability, image in library._cubin_cache.items():
             library._cubin_cache[capability] = ObjectCode.from_cubin(
                 image.code, name=image.name
             )
+
+
+# Compiled kernel -> its functions that were bound, one for each context.
+_bound = weakref.WeakKeyDictionary()
+
+
+def bind(kernel):
+    """Load a compiled kernel in the current context, and set up its module and function.
+
+    As ``_Kernel.bind`` does it (the module's callback, the carveout, the runtime's
+    counters), which Numba itself only calls after a fresh compile. Once for a function: to
+    set up the counters launches a kernel of Numba's and waits for it.
+    """
+    refresh(kernel)
+    function = kernel._codelibrary.get_cufunc()
+    bound = _bound.setdefault(kernel, [])
+    if not any(function is other for other in bound):
+        kernel.bind()
+        bound.append(function)
 
 
 class LimitError(LaunchError, ValueError):
@@ -87,7 +119,10 @@ class LimitError(LaunchError, ValueError):
 
 def launch_error(text, code):
     """Return the error of a launch, as both ours and cuda.core's kind."""
-    name = {1: "CUDA_ERROR_INVALID_VALUE"}.get(code, f"error {code}")
+    name = {
+        INVALID_VALUE: "CUDA_ERROR_INVALID_VALUE",
+        OUT_OF_RESOURCES: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    }.get(code, f"error {code}")
     return LimitError(f"{name}: {text}", code)
 
 
@@ -97,9 +132,9 @@ def failed_launch(configuration, plan, code, final):
     A launch that asks for more dynamic shared memory than the default is given it, if the
     device has it; Numba itself never asks.
     """
-    if code == INVALID_VALUE:
-        if not final and _opt_in(configuration, plan):
-            return None
+    if code == INVALID_VALUE and not final and _opt_in(configuration, plan):
+        return None
+    if code in (INVALID_VALUE, OUT_OF_RESOURCES):
         problem = _problem(configuration, plan)
         if problem:
             return launch_error(problem, code)

@@ -7,9 +7,10 @@ for a block size at every call; here both are kept by signature.
 from __future__ import annotations
 
 from numba.cuda import dispatcher as numba_dispatcher
+from numba.cuda.cudadrv import devices
 
 from stridedview import _configuration, _driver, _launch, _stats
-from stridedview.numba_cuda import _contexts, _plans
+from stridedview.numba_cuda import _checks, _contexts, _plans
 
 ENTRIES_KEPT = 1024
 
@@ -29,7 +30,7 @@ def _prepared(self, args):
     key = (words, _driver.current_context_id(), self.thread_per_block, self.sharedmem)
     found = state.prepared.get(key) if words is not None else None
     if found is None or found[0] != state.generation:
-        found = (state.generation, *_prepare(self, args, device))
+        found = (state.generation, *_prepare(self, args, words, device))
         if words is not None:
             if len(state.prepared) >= ENTRIES_KEPT:
                 state.prepared.clear()
@@ -37,13 +38,14 @@ def _prepared(self, args):
     return found[1:]
 
 
-def _prepare(self, args, device):
-    dispatcher = self.dispatcher
+def _prepare(self, args, words, device):
+    dispatcher = specialized = self.dispatcher
     with _plans.relaxed_capture(), _contexts.on_device(device):
-        with _stats.compiling(dispatcher):
-            specialized = (
-                dispatcher if dispatcher.specialized else dispatcher.specialize(*args)
-            )
+        if not dispatcher.specialized:
+            limits = devices.get_context().device
+            standing = _checks.checked(dispatcher, args, words, limits)
+            with _stats.compiling(dispatcher):
+                specialized = dispatcher.specialize(*standing)
         _contexts.refresh(next(iter(specialized.overloads.values())))
         block = numba_dispatcher.ForAll._compute_thread_per_block(self, specialized)
     return specialized, block

@@ -18,12 +18,18 @@ from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _driver, _dtype, _ingest, _pack, _stream
+from stridedview.numba_cuda import _types
 
 _wrap_arg = numba_args.wrap_arg
 
 
 PAGE_LOCKED = 1  # CU_MEMORYTYPE_HOST
 HOST = 1  # DLPack's kDLCPU
+NOT_CAPTURED = (
+    "a host array cannot be copied while its stream captures a graph; move it to the "
+    "device before the capture"
+)
+HINTS = (numba_args.In, numba_args.Out, numba_args.InOut)
 
 
 class _Width:
@@ -64,10 +70,14 @@ def _packable(view):
     return _Packable(pointer, view.shape, view.strides, view.itemsize, view)
 
 
-class DeviceArgument:
-    """A device array of any producer, for Numba's ``_prepare_args``."""
+class DeviceArgument(numba_args.ArgHint):
+    """A device array of any producer, for Numba's ``_prepare_args``.
+
+    A hint, as Numba's own ``wrap_arg`` leaves hints as they are.
+    """
 
     def __init__(self, view):
+        super().__init__(view)
         self.view = view
 
     def to_device(self, retr, stream=0):  # noqa: ARG002 - as Numba calls it
@@ -77,10 +87,11 @@ class DeviceArgument:
         return _packable(view)
 
 
-class HostArgument:
+class HostArgument(numba_args.ArgHint):
     """A host array: copied in and back around the launch, as its hint says."""
 
     def __init__(self, view, *, copy_in, copy_back):
+        super().__init__(view)
         self.view = view
         self.copy_in = copy_in
         self.copy_back = copy_back and not view.readonly
@@ -92,10 +103,7 @@ class HostArgument:
         if not view.size:
             return _packable(view)
         if _stream.capturing(handle):
-            raise RuntimeError(
-                "a host array cannot be copied while its stream captures a graph; move it "
-                "to the device before the capture"
-            )
+            raise RuntimeError(NOT_CAPTURED)
         if _is_aligned(view) and _driver.memory_type(view.ptr) == PAGE_LOCKED:
             # A host array's values are there when the launch returns.
             if self.copy_in:
@@ -161,21 +169,49 @@ def items_of(view):
     return np.asarray(_Holder(interface, view))
 
 
+def viewed(value):
+    """Return a view of an argument that is an array; tuples and hints hold views then.
+
+    Records, numbers and whatever else is no array stay as they are.
+    """
+    if type(value) in HINTS:
+        inner = viewed(value.value)
+        return value if inner is value.value else type(value)(inner)
+    kind = _pack.kind_name(value)
+    if kind == "tuple":
+        return _types.rebuilt(value, [viewed(item) for item in tuple.__iter__(value)])
+    return value if kind != "array" or _is_record(value) else _ingest.from_any(value)
+
+
+def _is_record(value):
+    return _types.is_record(value) or (
+        isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.names is not None
+    )
+
+
+def wrapped(value):
+    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right."""
+    if _types.is_hint(value):
+        return wrap_arg(value)
+    kind = _pack.kind_name(value)
+    if kind == "tuple":
+        return _types.rebuilt(value, [wrapped(item) for item in tuple.__iter__(value)])
+    return value if kind != "array" or _is_record(value) else wrap_arg(value)
+
+
 def wrap_arg(value, default=numba_args.InOut):
     """Wrap an argument for Numba's ``_prepare_args``.
 
     Records and whatever is no array go to Numba's own ``wrap_arg``.
     """
+    if isinstance(value, (DeviceArgument, HostArgument)):
+        return value
     hint = default
     inner = value
     if isinstance(value, numba_args.ArgHint):
         hint = type(value)
         inner = value.value
-    if isinstance(inner, np.void) or (
-        isinstance(inner, np.ndarray) and inner.ndim == 0 and inner.dtype.names
-    ):
-        return _wrap_arg(value, default)
-    if _pack.kind_name(inner) != "array":
+    if _is_record(inner) or _pack.kind_name(inner) != "array":
         return _wrap_arg(value, default)
     view = _ingest.from_any(inner)
     if view.device[0] != HOST:

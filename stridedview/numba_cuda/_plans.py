@@ -8,12 +8,12 @@ no plan can take (host arrays, records, debug kernels, callbacks, extensions).
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 
 import numpy as np
 from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
-from numba.cuda import types
 from numba.cuda.cext import _dispatcher
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
@@ -25,11 +25,10 @@ from stridedview import (
     _launch,
     _pack,
     _plan,
-    _scalars,
     _stats,
     _stream,
 )
-from stridedview.numba_cuda import _checks, _contexts, _routes, _types
+from stridedview.numba_cuda import _checks, _contexts, _hosts, _parameters, _routes, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
@@ -73,13 +72,35 @@ def miss(configuration, args, words, device):
         The device of the arrays, -1 if there are none on a device.
     """
     with _launching(args, device):
-        kernel, plan, obstacle = _resolve_and_plan(configuration, args, words)
+        taken = args if words is not None else _taken(configuration.dispatcher, args)
+        kernel, plan, obstacle = _resolve_and_plan(configuration, taken, words, device)
         if plan is None:
             _stats.note_fallback(obstacle)
+            if words is not None:
+                taken = _taken_as(configuration.dispatcher, args, words)
             for callback in configuration.pre_launch_callbacks:
                 callback(kernel, configuration)
-            through_numba(kernel, configuration, args)
+            through_numba(kernel, configuration, taken)
         return plan
+
+
+def _taken(dispatcher, args):
+    """Return the arguments with a view for each array, as Numba's own code gets them.
+
+    A producer is imported once, so that what is typed is what is ordered and packed.
+    Extensions are given the arguments as they are.
+    """
+    if dispatcher.extensions:
+        return args
+    return tuple(_checks.each_named(dispatcher, args, _hosts.viewed))
+
+
+def _taken_as(dispatcher, args, words):
+    """Return :func:`_taken` of arguments that were typed by their signature words."""
+    taken = _taken(dispatcher, args)
+    if _launch.signature_words(dispatcher, taken)[0] != words:
+        raise RuntimeError("an argument changed during the launch")
+    return taken
 
 
 def plan(configuration, args, words, device):
@@ -95,7 +116,7 @@ def plan(configuration, args, words, device):
         obstacle = _routes.obstacle(None, configuration, args, words)
         found = None
         if not obstacle:
-            _, found, obstacle = _resolve_and_plan(configuration, args, words)
+            _, found, obstacle = _resolve_and_plan(configuration, args, words, device)
     if found is None:
         raise TypeError(
             f"kernel '{name}' cannot be prepared: {obstacle}; such a launch goes through "
@@ -114,11 +135,11 @@ def _launching(args, device):
             _dispatcher.swap_current_launch_args(previous)
 
 
-def _resolve_and_plan(configuration, args, words):
+def _resolve_and_plan(configuration, args, words, device):
     """Return (Numba's kernel, a Plan or None, why there is none)."""
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
     with _stats.compiling(target):
-        kernel = resolve(target, configuration, args)
+        kernel = resolve(target, configuration, args, words)
     state = _configuration.dispatcher_state(configuration.dispatcher)
     # A recompilation from here on, by another thread or a producer, is seen in it.
     generation = state.generation
@@ -130,7 +151,7 @@ def _resolve_and_plan(configuration, args, words):
     if obstacle:
         return kernel, None, obstacle
     _stats.note("misses")
-    made = build(kernel, args, words)
+    made = build(kernel, args, words, device)
     if made is None:
         return kernel, None, "parameter type"
     _check_limits(configuration)
@@ -146,8 +167,10 @@ def _check_limits(configuration):
         raise _contexts.launch_error(problem, 1)
 
 
-def resolve(dispatcher, configuration, args):
+def resolve(dispatcher, configuration, args, words):
     """Return Numba's compiled kernel for a call, compiled now if there is none.
+
+    Arrays are typed by their signature words, where there are any.
 
     Raises
     ------
@@ -158,25 +181,50 @@ def resolve(dispatcher, configuration, args):
     """
     if dispatcher.specialized:
         kernel = next(iter(dispatcher.overloads.values()))
-        if not _checks.check_signature(dispatcher, kernel.argument_types, args, _strict):
+        formals = kernel.argument_types
+        for text in _checks.check_signature(dispatcher, formals, args, words, _strict):
             _loose.add(dispatcher)
+            warnings.warn(text, _checks.StridedviewWarning, stacklevel=2)
         return kernel
-    _checks.check_count(dispatcher, args)
-    if not dispatcher.extensions:
-        numba_types = _checks.types_of(dispatcher, args)
-        _checks.check_passable(dispatcher, numba_types)
-        _checks.check_parameters(dispatcher, numba_types)
-    standing = [_types.stand_in(value) for value in args]
+    standing = _checks.checked(dispatcher, args, words, devices.get_context().device)
     options = {numba_dispatcher._LAUNCH_CONFIG_KW: configuration}
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
 
 
-def compiled(dispatcher, numba_types):
+def refusal(configuration, kernel, args, words, device):
+    """Return what the error of a launch would say that is refused, or "".
+
+    Of the limits of the device nothing is told where this thread has no context.
+    """
+    dispatcher = configuration.dispatcher
+    limits = None
+    try:
+        if _driver.current_context():
+            number = device if device >= 0 else _driver.current_device()
+            limits = _contexts.device_of(number)
+        if dispatcher.specialized:
+            formals = kernel.argument_types
+            _checks.check_signature(dispatcher, formals, args, words, _strict)
+        else:
+            _checks.checked(dispatcher, args, words, limits)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return "" if limits is None else _checks.check_dimensions(configuration, limits)
+
+
+def compiled(configuration, numba_types):
     """Return the compiled kernel that a call of these types takes, or None if it compiles.
 
     As Numba's dispatcher resolves: an overload of these very types, else one that they
     convert to safely; any, if compiling is switched off.
     """
+    dispatcher = configuration.dispatcher
+    if dispatcher._launch_config_sensitive:
+        key = dispatcher._launch_config_key(configuration)
+        if key != dispatcher._launch_config_default_key:
+            dispatcher = dispatcher._launch_config_specializations.get(key)
+        if dispatcher is None:
+            return None
     overloads = dispatcher.overloads
     if dispatcher.specialized:
         return next(iter(overloads.values()))
@@ -193,80 +241,17 @@ def compiled(dispatcher, numba_types):
     return overloads[choices[chosen]]
 
 
-# -- the packed parameters ----------------------------------------------------------------
-
-_SCALARS = {
-    types.boolean: ("boolean", 1),
-    types.float16: ("float16", 2),
-    types.float32: ("float32", 4),
-    types.float64: ("float64", 8),
-    types.complex64: ("complex64", 4),
-    types.complex128: ("complex128", 8),
-}
+# -- making a plan ------------------------------------------------------------------------
 
 
-class _Parameters:
-    """The flattened parameters of a kernel, laid out with natural alignment."""
-
-    def __init__(self):
-        self.slots = []
-        self.expected = []  # (offset, size) of each parameter, bytes
-        self.size = 0
-
-    def add(self, formal, value):
-        """Add one argument; return whether a plan can take it."""
-        if isinstance(formal, types.Array):
-            return self._place("array", 8, [8] * (5 + 2 * formal.ndim))
-        if isinstance(formal, types.BaseTuple):
-            return self._add_tuple(formal, value)
-        if isinstance(formal, types.EnumMember):
-            return self.add(formal.dtype, value)
-        if isinstance(formal, types.CPointer):
-            return self._place("pointer", 8, [8])
-        if isinstance(formal, (types.NPDatetime, types.NPTimedelta)):
-            return self._place("time", 8, [8])
-        if isinstance(formal, types.Integer):
-            width = formal.bitwidth // 8
-            return self._place(str(_plain(formal)), width, [width])
-        if formal in _SCALARS:
-            name, width = _SCALARS[formal]
-            parts = 2 if name.startswith("complex") else 1
-            return self._place(name, width, [width] * parts)
-        return False
-
-    def _place(self, setter, alignment, sizes):
-        offset = -(-self.size // alignment) * alignment
-        self.slots.append((_scalars.SETTERS[setter], offset, 0))
-        self.size = offset
-        for size in sizes:
-            self.expected.append((self.size, size))
-            self.size += size
-        return True
-
-    def _add_tuple(self, formal, value):
-        place = len(self.slots)
-        self.slots.append(None)
-        for item_type, item in zip(formal, tuple.__iter__(value), strict=True):
-            if not self.add(item_type, item):
-                return False
-        self.slots[place] = (_scalars.SETTERS["tuple"], 0, len(self.slots) - place - 1)
-        return True
-
-
-def _plain(formal):
-    # A literal integer type is packed as its own width of integer.
-    return getattr(formal, "literal_type", formal)
-
-
-def build(kernel, args, words):
+def build(kernel, args, words, device):
     """Return a Plan for a compiled kernel in the current context, or None.
 
     None if an argument's formal type has no setter, or if the compiled kernel's own
     parameter table differs from the layout computed here.
     """
-    _contexts.refresh(kernel)
-    kernel.bind()
-    parameters = _Parameters()
+    _contexts.bind(kernel)
+    parameters = _parameters.Parameters(words)
     for formal, value in zip(kernel.argument_types, args, strict=True):
         if not parameters.add(formal, value):
             return None
@@ -283,16 +268,11 @@ def build(kernel, args, words):
         function=_driver.kernel_function(handle),
         context=_driver.current_context(),
         context_id=_driver.current_context_id(),
-        device=_device_of(args),
+        device=device,
         size=parameters.size,
         cooperative=bool(kernel.cooperative),
         args=args,
     )
-
-
-def _device_of(args):
-    _, device = _launch.signature_words(None, args)
-    return device
 
 
 # -- Numba's own code ---------------------------------------------------------------------
@@ -303,35 +283,19 @@ def view_of(value):
     return _ingest.from_any(value)
 
 
-def views_in(args):
-    """Yield a view of every array on a device among the arguments, within tuples too."""
-    for value in args:
-        inner = getattr(value, "value", value) if _types.is_hint(value) else value
-        kind = _pack.kind_name(inner)
-        if kind == "tuple":
-            yield from views_in(inner)
-        elif kind == "array":
-            view = _ingest.from_any(inner)
-            if view.device[0] != HOST:
-                yield view
-
-
 def through_numba(kernel, configuration, args):
     """Launch through ``_Kernel.launch`` on the right stream, behind the producers."""
-    views = list(views_in(args))
+    views = list(_routes.views_in(args))
     handle = launch_stream(configuration, views)
-    if _stream.capturing(handle):
-        _refuse_records(args)
-        if kernel.debug:
-            raise RuntimeError(
-                "a debug kernel copies its error code to the host and cannot be captured "
-                "in a graph; compile it without debug=True"
-            )
-    _contexts.refresh(kernel)
-    kernel.bind()
+    refusal = capture_refusal(kernel, args) if _stream.capturing(handle) else ""
+    if refusal:
+        raise RuntimeError(refusal)
+    _contexts.bind(kernel)
     foreign = order_behind_producers(handle, views)
+    # Extensions are given the arguments as they are, and what they return is wrapped then.
+    given = args if kernel.extensions else tuple(map(_hosts.wrapped, args))
     kernel.launch(
-        args,
+        given,
         configuration.griddim,
         configuration.blockdim,
         core_stream(handle),
@@ -341,16 +305,39 @@ def through_numba(kernel, configuration, args):
         _stream.keep(args, handle, foreign)
 
 
-def _refuse_records(args):
-    """Refuse structured scalars: Numba copies them to the device for the launch."""
-    for value in args:
-        if isinstance(value, np.void):
-            raise RuntimeError(
-                "a record of the host cannot be copied while its stream captures a graph; "
-                "pass one on the device, or an array of one"
-            )
-        if isinstance(value, tuple):
-            _refuse_records(value)
+def capture_refusal(kernel, args):
+    """Return why a launch cannot become part of a graph, or "".
+
+    Parameters
+    ----------
+    kernel : _Kernel or None
+        None if it is not compiled yet.
+    args : iterable
+    """
+    if kernel is not None and kernel.debug:
+        return (
+            "a debug kernel copies its error code to the host and cannot be captured "
+            "in a graph; compile it without debug=True"
+        )
+    found = (_argument_refusal(value) for value in args)
+    return next(filter(None, found), "")
+
+
+def _argument_refusal(value):
+    inner = value.value if _types.is_hint(value) else value
+    if isinstance(inner, np.void):
+        # Numba copies it to the device for the launch.
+        return (
+            "a record of the host cannot be copied while its stream captures a graph; "
+            "pass one on the device, or an array of one"
+        )
+    kind = _pack.kind_name(inner)
+    if kind == "tuple":
+        return capture_refusal(None, tuple.__iter__(inner))
+    if kind != "array":
+        return ""
+    view = _ingest.from_any(inner)
+    return _hosts.NOT_CAPTURED if view.device[0] == HOST and view.size else ""
 
 
 def launch_stream(configuration, views):

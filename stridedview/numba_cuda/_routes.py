@@ -12,12 +12,13 @@ import warnings
 import weakref
 from typing import NamedTuple
 
-from stridedview import _driver, _ingest, _pack
+from stridedview import _driver, _ingest, _pack, _stream
 from stridedview.numba_cuda import _checks, _types
 
 POLICIES = ("allow", "warn", "error")
 HOST = 1  # DLPack's kDLCPU
 PAGE_LOCKED = 1  # CU_MEMORYTYPE_HOST
+STREAMS_PLANNED = 16  # WAITS of _pack.pxd
 
 _policy = "allow"
 _warned = weakref.WeakKeyDictionary()  # dispatcher -> {(argument index, route name)}
@@ -164,6 +165,25 @@ def parameter_names(function):
     return _names(function.__code__)
 
 
+def _streams_in(args):
+    """Return how many streams the arrays among the arguments name."""
+    handles = {_stream.handle_of(view.stream) for view in views_in(args)}
+    return len(handles - {0})
+
+
+def views_in(args):
+    """Yield a view of every array on a device among the arguments, within tuples too."""
+    for value in args:
+        inner = value.value if _types.is_hint(value) else value
+        kind = _pack.kind_name(inner)
+        if kind == "tuple":
+            yield from views_in(inner)
+        elif kind == "array":
+            view = _ingest.from_any(inner)
+            if view.device[0] != HOST:
+                yield view
+
+
 def obstacle(kernel, configuration, args, words):
     """Return why no plan can take a launch, as :func:`stridedview.stats` has it, or "".
 
@@ -178,7 +198,11 @@ def obstacle(kernel, configuration, args, words):
             route = route_of(value)
             if route in (_PINNED, _RECORD, _OTHER) or route.name == _HOST.name:
                 return "host array" if route.name == _HOST.name else route.name
-        return "too many arguments"
+        return (
+            "too many streams"
+            if _streams_in(args) > STREAMS_PLANNED
+            else ("too many arguments")
+        )
     if kernel is not None and kernel.extensions:
         return "extension"
     if kernel is not None and kernel.debug:

@@ -8,6 +8,7 @@ producer's own route in Numba would give.
 from __future__ import annotations
 
 import functools
+import struct
 
 import numpy as np
 from numba.cuda import args as numba_args
@@ -17,7 +18,7 @@ from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
 from numba.cuda.typing import typeof as numba_typeof
 
-from stridedview import _dtype, _ingest, _pack
+from stridedview import _dtype, _ingest, _pack, _signature
 
 # Bound before anything is patched: numba_cuda replaces the name in other modules.
 _typeof = numba_typeof.typeof
@@ -74,6 +75,16 @@ def view_type(view):
     return types.Array(dtype, view.ndim, letter, readonly=view.readonly)
 
 
+@functools.lru_cache(maxsize=4096)
+def _facts_type(facts):
+    """Return the ``types.Array`` of what a signature word says."""
+    entry = _dtype.entries()[facts.dtype - 1]
+    if _dtype.is_static(entry.name):
+        return _array_type(entry.name, facts.ndim, facts.letter, facts.readonly)
+    dtype = _registered_type(entry.numpy)
+    return types.Array(dtype, facts.ndim, facts.letter, readonly=facts.readonly)
+
+
 class Typed:
     """Stands for an argument while Numba resolves an overload: a type and nothing else."""
 
@@ -101,13 +112,39 @@ def stand_in(value):
         return Typed(view_type(_ingest.from_any(value)))
     if kind == "tuple":
         # By its own items: a subclass may iterate over others.
-        items = [stand_in(item) for item in tuple.__iter__(value)]
-        if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return rebuilt(value, [stand_in(item) for item in tuple.__iter__(value)])
     if kind == "int" and not -(2**63) <= value < 2**63:
         return Typed(types.uint64)
     return value
+
+
+def rebuilt(value, items):
+    """Return a tuple of its class with other items, or itself if they are the same."""
+    if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def word_iterator(words):
+    """Return an iterator over signature words, for :func:`stand_in_of_words`."""
+    return iter(struct.unpack(f"{len(words) // 8}Q", words))
+
+
+def stand_in_of_words(value, words):
+    """Return what :func:`stand_in` does, of an argument whose words are known.
+
+    An array is not imported again: a producer whose second answer differs from its first
+    would have a plan made for words that are not those of the kernel.
+    """
+    word = next(words)
+    if _pack.kind_name(value) == "tuple":
+        items = [stand_in_of_words(item, words) for item in tuple.__iter__(value)]
+        return rebuilt(value, items)
+    facts = None if is_record(value) else _signature.array_facts(word)
+    if facts is not None:
+        _ingest.check_storage(value)
+        return Typed(_facts_type(facts))
+    return Typed(types.uint64) if _signature.is_uint64(word) else value
 
 
 def type_of(value):

@@ -74,9 +74,14 @@ def launch_packed(function, data: bytes, grid=(1, 1, 1), block=(1, 1, 1), stream
     )
 
 
-def run_child(source: str, devices: int = 1, **settings) -> subprocess.CompletedProcess:
-    """Run Python source on the stand-in in a process that can import the repository."""
-    environment = standin.environment(devices, **settings)
+def run_child(
+    source: str, devices: int = 1, variables=None, **settings
+) -> subprocess.CompletedProcess:
+    """Run Python source on the stand-in in a process that can import the repository.
+
+    `variables` are further ones of its environment, `settings` those of the stand-in.
+    """
+    environment = {**standin.environment(devices, **settings), **(variables or {})}
     environment["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"
     command = [sys.executable, "-c", textwrap.dedent(source)]
     return subprocess.run(

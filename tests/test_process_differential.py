@@ -1,0 +1,131 @@
+"""As ``test_feature_differential``, of what needs a process of its own.
+
+That is what ends contexts, and what Numba or cuda-python reads when it is imported.
+"""
+
+import pytest
+
+from tests.standin.helpers import run_child
+
+pytestmark = pytest.mark.standin
+
+CHILD = """
+import numpy as np
+from tests import standin
+standin.load()
+from cuda.bindings import driver as cu
+from numba import cuda
+import stridedview
+from tests.launching import tensor
+from tests.standin.helpers import good
+if {ours}:
+    stridedview.enable()
+
+@cuda.jit
+def take(a):
+    pass
+
+def vector():
+    return cuda.to_device(np.zeros(4, np.float32))
+
+def told(*launches):
+    for launch in launches or standin.launches():
+        print(launch.grid, launch.block, launch.shared, launch.stream, launch.attributes,
+              launch.device, [word for word in launch.words if word < 4096])
+"""
+
+PROCESSES = {
+    "module callbacks": (
+        """
+log = []
+code = cuda.CUSource(
+    "",
+    setup_callback=lambda module: log.append(("setup", type(module).__name__)),
+    teardown_callback=lambda module: log.append(("teardown", type(module).__name__)),
+)
+kernel = cuda.jit(link=[code])(take.py_func)
+for value in (1, 2, 2.5, 1):
+    kernel[1, 1](value)
+assert len(log) == 2, log
+cuda.current_context().reset()
+assert len(log) == 4, log
+print(log)
+told()
+""",
+        {},
+    ),
+    "close": (
+        """
+take[1, 1](7)
+cuda.close()
+good(cu.cuDevicePrimaryCtxRetain(0))
+cuda.current_context()
+
+@cuda.jit
+def other(a):
+    pass
+other[1, 1](vector())
+other[1, 1](vector())
+told()
+""",
+        {},
+    ),
+    "select_device": (
+        """
+for device in (0, 1, 1, 0):
+    cuda.select_device(device)
+    take[1, 1](vector())
+    take[1, 1](device)
+told()
+""",
+        {"devices": 2},
+    ),
+    "gpus in with": (
+        """
+for device in (0, 1, 1, 0):
+    with cuda.gpus[device]:
+        take[1, 1](vector())
+        print(cuda.current_context().device.id)
+told()
+""",
+        {"devices": 2},
+    ),
+    "per-thread default streams": (
+        """
+for stream in (0, cuda.default_stream(), cuda.legacy_default_stream(),
+               cuda.per_thread_default_stream()):
+    for _ in range(2):
+        take[1, 1, stream](vector())
+told()
+""",
+        {"variables": {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}},
+    ),
+    "statistics of the runtime": (
+        """
+@cuda.jit
+def allocating(a):
+    b = np.empty(3, np.float32)
+    a[0] = b[1]
+allocating[1, 1](vector())
+names = [launch.function for launch in standin.launches()]
+assert names.index("NRT_MemSys_set") < len(names) - 1, names
+allocating[1, 1](vector())
+told(*standin.launches()[-2:])
+from numba.cuda.memory_management.nrt import rtsys
+print(rtsys.memsys_stats_enabled())
+""",
+        {"variables": {"NUMBA_CUDA_ENABLE_NRT": "1", "NUMBA_CUDA_NRT_STATS": "1"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_process_when_it_runs_through_us_then_it_launches_as_in_numba(name):
+    body, settings = PROCESSES[name]
+    found = [
+        run_child(CHILD.format(ours=ours) + body, **settings) for ours in (False, True)
+    ]
+    assert found[0].returncode == 0, found[0].stderr[-3000:]
+    assert found[1].returncode == 0, found[1].stderr[-3000:]
+    assert found[0].stdout
+    assert found[1].stdout == found[0].stdout
