@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba.cuda import dispatcher as numba_dispatcher
 
 from stridedview import _configuration, _driver, _launch, _stats
+from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import _contexts, _plans
 
 ENTRIES_KEPT = 1024
@@ -37,6 +38,7 @@ def _prepared(self, args):
     return found[1:]
 
 
+@Undisturbed
 def _prepare(self, args, device):
     dispatcher = self.dispatcher
     with _plans.relaxed_capture(), _contexts.on_device(device):

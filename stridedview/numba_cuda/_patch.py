@@ -16,6 +16,7 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 
 from stridedview import _configuration, _launch
+from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import (
     _arrays,
     _contexts,
@@ -200,14 +201,14 @@ def probe():
 def apply():
     """Replace every attribute of the table; all or none."""
     _launch.install(
-        miss=_plans.miss,
-        plan=_plans.plan,
-        unpatched=unpatched,
-        error=_contexts.failed_launch,
-        slow=_routes.check_argument,
+        miss=Undisturbed(_plans.miss),
+        plan=Undisturbed(_plans.plan),
+        unpatched=Undisturbed(unpatched),
+        error=Undisturbed(_contexts.failed_launch),
+        slow=Undisturbed(_routes.check_argument),
     )
     _configuration.install(
-        configure=make_configuration,
+        configure=Undisturbed(make_configuration),
         core_stream=_plans.core_stream,
         swap_args=_dispatcher.swap_current_launch_args,
         current_args=_dispatcher.get_current_launch_args,
