@@ -19,6 +19,7 @@ from stridedview import _configuration, _launch
 from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import (
     _arrays,
+    _closures,
     _contexts,
     _forall,
     _hosts,
@@ -163,6 +164,18 @@ def table():
         (NumbaForAll, "__call__", _forall.call, _parameters("self", "args")),
         (numba_dispatcher, "wrap_arg", _hosts.wrap_arg, _parameters("value", "default")),
         (numba_args, "typeof", typeof_hint, _parameters("val", "purpose")),
+        (
+            _closures.Interpreter,
+            "get_global_value",
+            _closures.get_global_value,
+            _parameters("self", "name"),
+        ),
+        (
+            _closures.Interpreter,
+            "get_closure_value",
+            _closures.get_closure_value,
+            _parameters("self", "index"),
+        ),
     ]
 
 

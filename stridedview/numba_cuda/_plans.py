@@ -29,7 +29,7 @@ from stridedview import (
     _stats,
     _stream,
 )
-from stridedview.numba_cuda import _checks, _contexts, _routes, _types
+from stridedview.numba_cuda import _checks, _closures, _contexts, _routes, _types
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
@@ -119,6 +119,7 @@ def _resolve_and_plan(configuration, args, words):
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
     with _stats.compiling(target):
         kernel = resolve(target, configuration, args)
+    _closures.check_device(kernel)
     state = _configuration.dispatcher_state(configuration.dispatcher)
     # A recompilation from here on, by another thread or a producer, is seen in it.
     generation = state.generation
