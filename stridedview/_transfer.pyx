@@ -211,7 +211,9 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1:
         if dense is not dst:
             plan_copy(&plan, dst, dense)
             queue_plan(&plan, dst.device_id, handle)
-        if not named and (dense is not dst or not waited):
+        if named:
+            _keep(dst, src, handle)
+        elif dense is not dst or not waited:
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -220,7 +222,7 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1:
 cdef int _download(StridedView dst, StridedView src, object stream) except -1:
     cdef CopyPlan plan
     cdef void* handle
-    cdef bint pinned = _is_pinned(dst), named
+    cdef bint pinned = _is_pinned(dst), named, waited
     cdef StridedView dense = src
     with current_device(src):
         named = work_stream(src, stream, &handle)
@@ -236,7 +238,10 @@ cdef int _download(StridedView dst, StridedView src, object stream) except -1:
             plan_copy(&plan, dense, src)
             queue_plan(&plan, src.device_id, handle)
             plan_copy(&plan, dst, dense, True)
-        if not transfer(&plan, False, pinned, handle) and not named:
+        waited = transfer(&plan, False, pinned, handle)
+        if named:
+            _keep(dst, src, handle)
+        elif not waited:
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -275,10 +280,23 @@ cdef int _copy_on_device(StridedView dst, StridedView src, object stream) except
         plan_copy(&plan, dst, dense)
         queue_plan(&plan, dst.device_id, handle)
         if named:
-            keep_until_done((dst, src), handle, source_stream)
+            _keep(dst, src, handle)
         else:
             order_behind(source_stream, handle)
         dense = None            # scratch goes back while its device is current
+    return 0
+
+
+cdef int _keep(StridedView dst, StridedView src, void* stream) except -1:
+    """Keep both sides of a copy until it is done, or let their own streams wait for it."""
+    cdef void* producer = NULL
+    if keep_until_done((dst, src), stream):
+        return 0
+    if on_host_side(dst) or on_host_side(src):
+        return synchronize(stream)      # no stream orders the reuse of host memory
+    for view in (dst, src):
+        work_stream(view, None, &producer)
+        order_behind(producer, stream)
     return 0
 
 

@@ -216,6 +216,7 @@ def apply():
     _launch.install(
         miss=Undisturbed(_plans.miss),
         plan=Undisturbed(_plans.plan),
+        ready=Undisturbed(_plans.make_ready),
         unpatched=Undisturbed(unpatched),
         error=Undisturbed(_contexts.failed_launch),
         slow=Undisturbed(_routes.check_argument),

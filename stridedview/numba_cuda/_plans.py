@@ -15,7 +15,6 @@ from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda import types
 from numba.cuda.cext import _dispatcher
-from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
 from stridedview import (
@@ -134,17 +133,22 @@ def _resolve_and_plan(configuration, args, words):
     made = build(kernel, args, words)
     if made is None:
         return kernel, None, "parameter type"
-    _check_limits(configuration)
     _stream.prepare_events()
     _launch.remember(configuration, made, generation, is_current)
     _stats.note("plans")
     return kernel, made, ""
 
 
-def _check_limits(configuration):
-    problem = _checks.check_dimensions(configuration, devices.get_context().device)
-    if problem:
-        raise _contexts.launch_error(problem, 1)
+def make_ready(configuration, plan):
+    """Refuse a launch beyond the device's limits; opt in to the shared memory it asks for.
+
+    Raises
+    ------
+    LaunchError
+        Naming the number and the limit.
+    """
+    with relaxed_capture(), _contexts.on_device(plan.device):
+        _contexts.make_ready(configuration, plan)
 
 
 def resolve(dispatcher, configuration, args):
@@ -338,8 +342,8 @@ def through_numba(kernel, configuration, args):
         core_stream(handle),
         configuration.sharedmem,
     )
-    if foreign is not None:
-        _stream.keep(args, handle, foreign)
+    if foreign:
+        _stream.keep((args, views), handle, foreign)
 
 
 def _refuse_records(args):
@@ -366,13 +370,13 @@ def launch_stream(configuration, views):
 
 
 def order_behind_producers(handle, views):
-    """Order a stream behind every producer's; return one that differs, or None."""
-    foreign = None
+    """Order a stream behind every producer's; return those that differ."""
+    foreign = []
     for view in views:
         for behind in _stream.producer_streams(view):
             if not _stream.same(behind, handle):
                 _stream.order(handle, behind)
-                foreign = behind
+                foreign.append(behind)
     return foreign
 
 
