@@ -212,8 +212,8 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1:
             plan_copy(&plan, dst, dense)
             queue_plan(&plan, dst.device_id, handle)
         if named:
-            _keep(dst, src, handle)
-        elif dense is not dst or not waited:
+            keep_sides(dst, src, handle)
+        elif (dense is not dst or not waited) and not is_capturing(handle):
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -240,8 +240,8 @@ cdef int _download(StridedView dst, StridedView src, object stream) except -1:
             plan_copy(&plan, dst, dense, True)
         waited = transfer(&plan, False, pinned, handle)
         if named:
-            _keep(dst, src, handle)
-        elif not waited:
+            keep_sides(dst, src, handle)
+        elif not waited and not is_capturing(handle):
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -280,14 +280,14 @@ cdef int _copy_on_device(StridedView dst, StridedView src, object stream) except
         plan_copy(&plan, dst, dense)
         queue_plan(&plan, dst.device_id, handle)
         if named:
-            _keep(dst, src, handle)
+            keep_sides(dst, src, handle)
         else:
             order_behind(source_stream, handle)
         dense = None            # scratch goes back while its device is current
     return 0
 
 
-cdef int _keep(StridedView dst, StridedView src, void* stream) except -1:
+cdef int keep_sides(StridedView dst, StridedView src, void* stream) except -1:
     """Keep both sides of a copy until it is done, or let their own streams wait for it."""
     cdef void* producer = NULL
     if keep_until_done((dst, src), stream):

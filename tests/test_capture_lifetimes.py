@@ -114,6 +114,45 @@ def test_allocated_when_a_stream_captures_then_the_capture_lives(capture, kind, 
     capture(lambda _: box.append(MADE[kind]()), strict)
 
 
+COPIES = {
+    "copy_to_host": lambda view, _: view.copy_to_host(),
+    "an item": lambda view, _: view[1],
+    "gaps to the host": lambda view, _: view[::2].copy_to_host(),
+    "fill": lambda view, _: view.fill(3),
+    "from the host": lambda view, _: view.copy_to_device(np.ones(4, "f4")),
+    "from pinned memory": lambda view, pinned: view.copy_to_device(pinned),
+    "on the device": lambda view, _: view[::2].copy_to_device(view[1::2]),
+    "to_device": lambda *_: sv.to_device(np.ones(4, "f4")),
+    "zeros": lambda *_: sv.zeros(4, "f4"),
+}
+
+
+@STRICT
+@pytest.mark.parametrize("kind", COPIES)
+def test_copy_when_another_stream_captures_then_the_capture_lives(capture, kind, strict):
+    view, pinned = sv.zeros(4, "f4"), sv.pinned(4, "f4")
+    COPIES[kind](view, pinned)
+    capture(lambda _: COPIES[kind](view, pinned), strict)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_copy_when_its_own_stream_captures_and_memory_is_pinned_then_it_is_captured(
+    enabled, way, named
+):
+    stream = good(cu.cuStreamCreate(1))
+    view, pinned = sv.empty(4, "f4", stream=int(stream)), sv.pinned(4, "f4")
+    options = {"stream": int(stream)} if named else {}
+    good(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode(0)))
+    if way == "up":
+        view.copy_to_device(pinned, **options)
+    else:
+        view.copy_to_host(pinned, **options)
+    result = cu.cuStreamEndCapture(stream)
+    assert code(result) == 0, "the capture was spoilt"
+    assert good(cu.cuGraphGetNodes(result[1], 0))[1] == 1
+
+
 # ---- DLPack objects: asked for an order that would draw the legacy stream in -------------
 
 

@@ -223,7 +223,13 @@ def copy_on_device(stream):
     return [weakref.ref(view), weakref.ref(other)]
 
 
-@pytest.mark.parametrize("copy", [upload, download, copy_on_device])
+def fill(stream):
+    view = stridedview.zeros(4, "f4")
+    view.fill(1, stream=stream)
+    return [weakref.ref(view)]
+
+
+@pytest.mark.parametrize("copy", [upload, download, copy_on_device, fill])
 def test_copy_when_it_is_on_a_named_stream_then_both_sides_are_kept_until_done(
     enabled, side, copy
 ):

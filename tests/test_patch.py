@@ -66,7 +66,8 @@ def test_disable_when_enabled_once_or_twice_then_the_very_same_objects_are_back(
 
 def test_enabled_when_nested_then_the_outer_options_come_back(driver):
     made = driver.producers()
-    side = int(cuda.stream().handle)
+    stream = cuda.stream()  # held, so that its handle lives
+    side = int(stream.handle)
     array = vector()
     from tests.launching import producer
 
