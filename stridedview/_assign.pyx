@@ -85,7 +85,7 @@ cdef int _assign_repeated(StridedView target, StridedView source, object stream)
             upload(sent, source, stream if named else None)
             _spread(target, sent, handle)
         if named:
-            keep_sides(target, source, handle)
+            keep_sides(target, target, handle)    # the source has been read
         elif not is_capturing(handle):
             synchronize(handle)
         sent = None             # scratch goes back while its device is current

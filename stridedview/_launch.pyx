@@ -438,9 +438,21 @@ cdef object _launch_guarded(LaunchConfiguration configuration, tuple args):
 cdef int _make_ready(LaunchConfiguration configuration, Plan plan) except -1:
     # A launch that the driver refuses spoils a capture: what it would refuse is refused, and
     # what it has to be told is told, before a configuration's first launch.
-    if configuration.plan is None or configuration.shared != 0:
+    if configuration.shared != 0 or (
+            configuration.plan is None and not _is_modest(configuration)):
         _ready_hook(configuration, plan)
     return 0
+
+
+cdef bint _is_modest(LaunchConfiguration configuration) noexcept:
+    # Within the limits of every device and kernel: 255 registers a thread are the most.
+    cdef unsigned int* grid = configuration.grid
+    cdef unsigned int* block = configuration.block
+    return (
+        0 < grid[0] < 0x80000000 and 0 < grid[1] < 65536 and 0 < grid[2] < 65536
+        and 0 < block[0] <= 256 and 0 < block[1] <= 256 and 0 < block[2] <= 64
+        and block[0] * block[1] * block[2] <= 256
+    )
 
 
 cdef bytes _signature(LaunchConfiguration configuration, tuple args, int* device):

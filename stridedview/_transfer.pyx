@@ -45,6 +45,7 @@ from stridedview._stream cimport (
     is_capturing,
     keep_until_done,
     order_behind,
+    same_stream,
     stream_handle,
 )
 from stridedview._view cimport FAMILY_NONE, NO_STREAM, StridedView, derive, make_view
@@ -290,6 +291,8 @@ cdef int _copy_on_device(StridedView dst, StridedView src, object stream) except
 cdef int keep_sides(StridedView dst, StridedView src, void* stream) except -1:
     """Keep both sides of a copy until it is done, or let their own streams wait for it."""
     cdef void* producer = NULL
+    if not (_is_foreign(dst, stream) or _is_foreign(src, stream)):
+        return 0
     if keep_until_done((dst, src), stream):
         return 0
     if on_host_side(dst) or on_host_side(src):
@@ -298,6 +301,15 @@ cdef int keep_sides(StridedView dst, StridedView src, void* stream) except -1:
         work_stream(view, None, &producer)
         order_behind(producer, stream)
     return 0
+
+
+cdef bint _is_foreign(StridedView view, void* stream) except -1:
+    # Memory that is given back on this very stream is reused only after its work.
+    cdef void* producer = NULL
+    if on_host_side(view):
+        return True
+    work_stream(view, None, &producer)
+    return not same_stream(producer, stream)
 
 
 cdef StridedView _on_other_device(StridedView dst, StridedView src):

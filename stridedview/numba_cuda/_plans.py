@@ -148,7 +148,9 @@ def make_ready(configuration, plan):
         Naming the number and the limit.
     """
     with relaxed_capture(), _contexts.on_device(plan.device):
-        _contexts.make_ready(configuration, plan)
+        # After a reset of its context the function is gone, which the launch notices.
+        if plan.context_id == _driver.current_context_id():
+            _contexts.make_ready(configuration, plan)
 
 
 def resolve(dispatcher, configuration, args):
