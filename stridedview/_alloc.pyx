@@ -6,6 +6,7 @@ where memory must be shared with another process. The public functions that fill
 and copy are in memory.py.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -18,7 +19,9 @@ from stridedview._dlpack cimport (
     kDLCUDA,
     kDLCUDAHost,
 )
-from stridedview._driver cimport CUDA_SUCCESS, driver, require_driver
+from stridedview._driver cimport (
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, check, driver, require_driver,
+)
 from stridedview._dtype cimport DType, dtype_by_id, dtype_facts
 from stridedview._exchange cimport find_exchange
 from stridedview._export cimport view_of_managed
@@ -151,17 +154,53 @@ cdef _Home _new_home(int number):
 
 
 cdef object _core_stream(object stream, intptr_t handle):
-    # cuda.core takes its own streams and whatever has the protocol.
-    if hasattr(stream, "__cuda_stream__"):
+    # cuda.core takes its own streams and graph builders, not what merely has the protocol.
+    if type(stream).__module__.startswith("cuda.core"):
         return stream
     from cuda.core import Stream
     return Stream.from_handle(handle)
 
 
-cdef object _memory(object device, Layout layout, int dtype_id, object stream):
+# No references but to the buffer, which has none to us: it is never part of a cycle.
+@cython.final
+@cython.no_gc
+cdef class _CoreMemory:
+    # Memory of cuda.core's, given back in its own context, and without spoiling a capture.
+    cdef object buffer
+    cdef void* context
+
+    def __dealloc__(self):
+        # To free memory while any thread captures in global mode would spoil that capture.
+        cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+        cdef void* popped
+        # The legacy stream that it goes back on is the current context's.
+        cdef bint pushed = (
+            self.context is not NULL
+            and driver.cuCtxPushCurrent(self.context) == CUDA_SUCCESS)
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+        self.buffer = None
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+        if pushed:
+            driver.cuCtxPopCurrent(&popped)
+
+
+cdef _CoreMemory _taken(object resource, int64_t nbytes, dict options):
+    """Return memory of a resource, taken without spoiling a capture."""
+    cdef _CoreMemory memory = _CoreMemory.__new__(_CoreMemory)
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuCtxGetCurrent(&memory.context)
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    try:
+        memory.buffer = resource.allocate(nbytes, **options)
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+    return memory
+
+
+cdef _CoreMemory _memory(object device, Layout layout, int dtype_id, object stream):
     # Whatever memory resource the user has put on the device.
     try:
-        return device.memory_resource.allocate(layout.nbytes, stream=stream)
+        return _taken(device.memory_resource, layout.nbytes, {"stream": stream})
     except Exception as error:
         if not _is_out_of_memory(str(error), layout.nbytes):
             raise
@@ -182,20 +221,38 @@ cdef bint _is_out_of_memory(str text, object asked) except -1:
 
 cdef StridedView allocate(Layout layout, int dtype_id, object device, object stream):
     """Return a new view of cuda.core's memory, ordered by the stream it came from."""
+    cdef void* before = NULL
+    if device is None:
+        return _allocate_here(layout, dtype_id, None, stream)
+    require_driver()
+    driver.cuCtxGetCurrent(&before)
+    if before is NULL:
+        return _allocate_here(layout, dtype_id, device, stream)
+    # Once more on the stack, where the other device takes its place until it is popped.
+    check(driver.cuCtxPushCurrent(before), "cuCtxPushCurrent")
+    try:
+        return _allocate_here(layout, dtype_id, device, stream)
+    finally:
+        driver.cuCtxPopCurrent(&before)
+
+
+cdef StridedView _allocate_here(Layout layout, int dtype_id, object device, object stream):
+    # The device is current after it.
     cdef _Home home = _home(-1 if device is None else _device_id(device))
     cdef bint named = stream is not None and is_named(stream)
     cdef intptr_t handle = home.handle
     cdef uintptr_t ptr = 0
     cdef StridedView view
-    source, buffer = home.stream, None
+    cdef _CoreMemory memory = None
+    source = home.stream
     if named:
         handle = <intptr_t>stream_handle(stream)
         source = _core_stream(stream, handle)
     if layout.nbytes != 0:
-        buffer = _memory(home.device, layout, dtype_id, source)
-        ptr = buffer.handle
+        memory = _memory(home.device, layout, dtype_id, source)
+        ptr = memory.buffer.handle
     view = make_view(
-        <void*>ptr, layout, dtype_id, kDLCUDA, home.device.device_id, False, buffer,
+        <void*>ptr, layout, dtype_id, kDLCUDA, home.device.device_id, False, memory,
         FAMILY_OWN, handle)
     if named:
         view.extra = {"stream": stream}
@@ -384,19 +441,19 @@ def pinned(shape, dtype="float64", *, str order="C"):
     cdef DType entry = find_dtype(dtype)
     cdef Layout layout = layout_of(shape, entry.id, order)
     cdef uintptr_t ptr = 0
-    buffer = None
+    cdef _CoreMemory memory = None
     cdef _Home home = _home(-1)
     if layout.nbytes:
         from cuda.core import LegacyPinnedMemoryResource
         try:
-            buffer = LegacyPinnedMemoryResource().allocate(layout.nbytes)
+            memory = _taken(LegacyPinnedMemoryResource(), layout.nbytes, {})
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             raise OutOfMemoryError(
                 f"out of page-locked memory: {layout.nbytes} bytes asked for",
                 layout.nbytes) from error
-        ptr = int(buffer.handle)
+        ptr = int(memory.buffer.handle)
     return make_view(
-        <void*>ptr, layout, entry.id, kDLCUDAHost, home.device.device_id, False, buffer,
+        <void*>ptr, layout, entry.id, kDLCUDAHost, home.device.device_id, False, memory,
         FAMILY_NONE, NO_STREAM)

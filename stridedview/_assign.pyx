@@ -16,6 +16,7 @@ from stridedview._transfer cimport (
     as_source,
     check_writable,
     copy_into,
+    keep_sides,
     on_host_side,
     on_scratch,
     order_after_producer,
@@ -83,7 +84,9 @@ cdef int _assign_repeated(StridedView target, StridedView source, object stream)
             sent.stream_handle = <intptr_t>handle
             upload(sent, source, stream if named else None)
             _spread(target, sent, handle)
-        if not named and not is_capturing(handle):
+        if named:
+            keep_sides(target, target, handle)    # the source has been read
+        elif not is_capturing(handle):
             synchronize(handle)
         sent = None             # scratch goes back while its device is current
     return 0

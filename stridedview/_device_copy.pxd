@@ -10,7 +10,9 @@ from stridedview._view cimport StridedView
 # Holds a device current for a `with` block.
 cdef class CurrentDevice:
     cdef int device
+    cdef int mode               # the capture mode that is put back
     cdef void* replaced
+    cdef int _make_current(self) except -1
 
 # Stream-ordered scratch memory; given back behind the work queued on its stream.
 cdef class Scratch:

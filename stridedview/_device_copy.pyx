@@ -44,20 +44,30 @@ cdef struct Axes:
 
 
 cdef class CurrentDevice:
-    """Make a device current for the block, and the former context again after it."""
+    """Make a device current for the block, and the former context again after it.
+
+    Within the block this thread may wait and take memory while any thread captures.
+    """
 
     def __enter__(self):
-        cdef int now = -1
         require_driver()
+        self._make_current()
+        self.mode = CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.cuThreadExchangeStreamCaptureMode(&self.mode)
+        return self
+
+    cdef int _make_current(self) except -1:
+        cdef int now = -1
         if driver.cuCtxGetDevice(&now) == CUDA_SUCCESS and now == self.device:
-            return self
+            return 0
         driver.cuCtxGetCurrent(&self.replaced)
         from cuda.core import Device
         Device(self.device).set_current()
-        return self
+        return 0
 
     def __exit__(self, kind, value, traceback):
         cdef void* ours
+        driver.cuThreadExchangeStreamCaptureMode(&self.mode)
         if self.replaced != NULL:
             check(driver.cuCtxPopCurrent(&ours), "cuCtxPopCurrent")
             check(driver.cuCtxPushCurrent(self.replaced), "cuCtxPushCurrent")

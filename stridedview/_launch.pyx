@@ -40,6 +40,8 @@ from stridedview._view cimport FAMILY_NONE, FAMILY_TORCH
 
 from time import perf_counter_ns
 
+from stridedview._stream import release_done
+
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
@@ -49,6 +51,7 @@ cdef extern from "Python.h":
 cdef enum:
     INLINE_BUFFER = 4096        # bytes of parameters that need no allocation
     PLANS_KEPT = 4096           # per dispatcher
+    COUNTED = 63                # after one launch more it is asked what may go that was kept
     # Not results of the driver's: what a try of the fast way came to.
     TRY_DONE = 0
     TRY_OTHER_SIGNATURE = 1
@@ -228,7 +231,6 @@ cdef int _elsewhere(LaunchConfiguration configuration, Plan plan, char* buffer,
 cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call* call,
                 PyObject** args) except -1:
     cdef void* stream = configuration.stream_handle
-    cdef void* producer = NULL
     cdef bint is_foreign = False
     cdef int result
     if not configuration.is_named:
@@ -240,23 +242,30 @@ cdef int _queue(LaunchConfiguration configuration, Plan plan, char* buffer, Call
             stream = numba_default_stream()
     if (configuration.is_named or plan.family_count > 1 or call.wait_count
             or not _follow_producers):
-        is_foreign = _order(configuration, plan, call, stream, &producer)
+        is_foreign = _order(plan, call, stream, True)
     result = _call_driver(configuration, plan, buffer, stream)
     if result != CUDA_SUCCESS:
         result = _mend(configuration, plan, buffer, stream, result)
         if result != TRY_DONE:
             return result
     _count()
-    if is_foreign:
-        keep_until_done(
-            tuple([<object>args[index] for index in range(plan.argument_count)]),
-            stream, producer)
+    if is_foreign and not keep_until_done(_owners(plan, call, args), stream):
+        _order(plan, call, stream, False)
     return TRY_DONE
 
 
-cdef inline void _count() noexcept:
+cdef object _owners(Plan plan, Call* call, PyObject** args):
+    # What producers handed out for this launch may own memory that they do not.
+    cdef tuple found = tuple([<object>args[index] for index in range(plan.argument_count)])
+    return found if call.keep is NULL else (found, <object>call.keep)
+
+
+cdef inline int _count() except -1:
     global _planned_count
     _planned_count += 1
+    if _planned_count & COUNTED == 0:
+        release_done()      # so that what a launch on a foreign stream kept goes in time
+    return 0
 
 
 cdef int _mend(LaunchConfiguration configuration, Plan plan, char* buffer, void* stream,
@@ -270,25 +279,30 @@ cdef int _mend(LaunchConfiguration configuration, Plan plan, char* buffer, void*
     return TRY_DONE
 
 
-cdef bint _order(LaunchConfiguration configuration, Plan plan, Call* call, void* stream,
-                 void** producer) except -1:
-    """Put the launch behind its producers; return whether one works on another stream."""
+cdef bint _order(Plan plan, Call* call, void* stream, bint launch_waits) except -1:
+    """Put the launch behind its producers, or them behind it.
+
+    Return whether one works on another stream.
+    """
     cdef int index
-    cdef void* behind = NULL
+    cdef void* producer = NULL
     cdef bint is_foreign = False
     for index in range(plan.family_count):
-        if not family_stream(plan.families[index], plan.stream_device, &behind):
-            continue
-        if not same_stream(behind, stream):
-            order_behind(stream, behind)
-            producer[0] = behind
-            is_foreign = True
+        if family_stream(plan.families[index], plan.stream_device, &producer):
+            is_foreign |= _order_one(stream, producer, launch_waits)
     for index in range(call.wait_count):
-        if not same_stream(<void*>call.waits[index], stream):
-            order_behind(stream, <void*>call.waits[index])
-            producer[0] = <void*>call.waits[index]
-            is_foreign = True
+        is_foreign |= _order_one(stream, <void*>call.waits[index], launch_waits)
     return is_foreign
+
+
+cdef bint _order_one(void* stream, void* producer, bint launch_waits) except -1:
+    if same_stream(producer, stream):
+        return False
+    if launch_waits:
+        order_behind(stream, producer)
+    else:
+        order_behind(producer, stream)
+    return True
 
 
 cdef int _call_driver(LaunchConfiguration configuration, Plan plan, char* buffer,
@@ -403,11 +417,14 @@ cdef object _launch_guarded(LaunchConfiguration configuration, tuple args):
         raw = None
     if raw is not None:
         plan = _find(configuration, raw, device)
-        if plan is not None and _try_plan(configuration, plan, args):
-            return None
+        if plan is not None:
+            _make_ready(configuration, plan)
+            if _try_plan(configuration, plan, args):
+                return None
     plan = _miss(configuration, args, raw, device)
     if plan is None:
         return None
+    _make_ready(configuration, plan)
     if not _try_plan(configuration, plan, args):
         if plan.failure != CUDA_SUCCESS:
             raise _error_hook(configuration, plan, plan.failure, True)
@@ -416,6 +433,26 @@ cdef object _launch_guarded(LaunchConfiguration configuration, tuple args):
             "changed during the launch")
     _missed_count += 1
     return None
+
+
+cdef int _make_ready(LaunchConfiguration configuration, Plan plan) except -1:
+    # A launch that the driver refuses spoils a capture: what it would refuse is refused, and
+    # what it has to be told is told, before a configuration's first launch.
+    if configuration.shared != 0 or (
+            configuration.plan is None and not _is_modest(configuration)):
+        _ready_hook(configuration, plan)
+    return 0
+
+
+cdef bint _is_modest(LaunchConfiguration configuration) noexcept:
+    # Within the limits of every device and kernel: 255 registers a thread are the most.
+    cdef unsigned int* grid = configuration.grid
+    cdef unsigned int* block = configuration.block
+    return (
+        0 < grid[0] < 0x80000000 and 0 < grid[1] < 65536 and 0 < grid[2] < 65536
+        and 0 < block[0] <= 256 and 0 < block[1] <= 256 and 0 < block[2] <= 64
+        and block[0] * block[1] * block[2] <= 256
+    )
 
 
 cdef bytes _signature(LaunchConfiguration configuration, tuple args, int* device):
@@ -439,6 +476,7 @@ cdef Plan plan_of(LaunchConfiguration configuration, tuple args):
         plan = _find(configuration, raw, device)
     if plan is None or len(plan.extensions) or len(configuration.callbacks):
         plan = _plan_hook(configuration, args, raw, device)
+    _make_ready(configuration, plan)
     return plan
 
 
@@ -597,16 +635,18 @@ def named_error(dispatcher, int index, error):
 cdef object _miss = None            # (configuration, args, words or None, device) -> Plan or None
 cdef object _unpatched_hook = None  # (configuration, args): launch through Numba's code
 cdef object _error_hook = None      # (configuration, plan, code, final) -> error, None to retry
+cdef object _ready_hook = None      # (configuration, plan): opt in to what it needs, or raise
 cdef object _plan_hook = None       # as `_miss`, but launches nothing: raises if there is none
 cdef object _slow_hook = None       # (dispatcher, index, argument): warn of a slow route, raise
 cdef list _observers = []           # (configuration, args, nanoseconds), after each launch
 
 
-def install(*, miss, plan, unpatched, error, slow):
+def install(*, miss, plan, ready, unpatched, error, slow):
     """Install Numba's side of the launch; see the variables above for each hook."""
-    global _miss, _plan_hook, _unpatched_hook, _error_hook, _slow_hook
+    global _miss, _plan_hook, _ready_hook, _unpatched_hook, _error_hook, _slow_hook
     _miss = miss
     _plan_hook = plan
+    _ready_hook = ready
     _slow_hook = slow
     _unpatched_hook = unpatched
     _error_hook = error

@@ -277,7 +277,8 @@ cdef object _other_signature(LaunchConfiguration configuration, Plan plan, int i
 cdef int _gather_waits(Packed packed) except -1:
     cdef Call* call = &packed.call
     call.wait_count = 0
-    call.keep = NULL
+    # Borrowed from this object, which a launch holds: what a foreign stream's work needs.
+    call.keep = <PyObject*>packed.packs
     distinct = dict.fromkeys([stream for streams, _ in packed.packs for stream in streams])
     if len(distinct) > WAITS:
         raise ValueError(f"the arguments name more than {WAITS} streams")

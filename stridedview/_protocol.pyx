@@ -29,6 +29,9 @@ import numpy as np
 
 cdef enum:
     TYPESTRS_KEPT = 4096
+    # What DLPack means by a consumer's stream.
+    LEGACY_STREAM = 1
+    UNORDERED = -1
 
 cdef dict _typestr_ids = {}     # typestr -> id
 
@@ -185,17 +188,30 @@ cdef int pointer_device(void* pointer) except -1:
 
 
 cdef int dlpack_source(object producer, Source* source) except -1:
-    device_type = _dlpack_device_type(producer)
-    # 1 is the legacy default stream; producers on the host are asked without one.
-    asked = {"stream": 1} if device_type in (kDLCUDA, kDLCUDAManaged) else {}
+    cdef dict asked = {}
+    # Producers on the host are asked without a stream.
+    if _dlpack_device_type(producer) in (kDLCUDA, kDLCUDAManaged):
+        asked["stream"] = _stream_to_ask_with()
     try:
         capsule = producer.__dlpack__(max_version=(DLPACK_MAJOR, DLPACK_MINOR), **asked)
     except TypeError:
         capsule = producer.__dlpack__(**asked)      # before DLPack 1.0
     capsule_import(capsule, source)
-    if asked:
-        source.stream = 1
+    if asked.get("stream") == LEGACY_STREAM:
+        source.stream = LEGACY_STREAM
     return 0
+
+
+cdef int _stream_to_ask_with() except? 0:
+    # A producer that works in a capture would draw the legacy stream into it, and so spoil
+    # it: then no order is asked for, and there is none to be had across its border.
+    torch_cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if (
+        torch_cuda is not None and torch_cuda.is_initialized()
+        and torch_cuda.is_current_stream_capturing()
+    ):
+        return UNORDERED
+    return LEGACY_STREAM
 
 
 cdef int _dlpack_device_type(object producer) except -1:

@@ -16,8 +16,10 @@ cdef bint family_stream(int family, int32_t device_id, void** stream) except -1
 # Adds nothing if they are one stream or if the wait would cross a capture's border.
 cdef int order_behind(void* target, void* behind) except -1
 cdef bint is_capturing(void* stream) noexcept nogil
-# Keep an object until the work queued on `stream` so far is done.
-cdef int keep_until_done(object owner, void* stream, void* producer_stream) except -1
+# Keep an object until the work queued on `stream` so far is done. False if too many are
+# kept: then each producer's stream has to wait for `stream`, so that memory given back
+# there is reused only after the work.
+cdef bint keep_until_done(object owner, void* stream) except -1
 cdef void* stream_handle(object stream) except? NULL
 
 

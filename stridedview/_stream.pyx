@@ -24,6 +24,7 @@ from stridedview._view cimport (
 )
 
 import atexit
+import gc
 import os
 import sys
 from collections import deque
@@ -162,16 +163,14 @@ def prepare_events():
         idle.append(<uintptr_t>_make_event())
 
 
-cdef int keep_until_done(object owner, void* stream, void* producer_stream) except -1:
+cdef bint keep_until_done(object owner, void* stream) except -1:
     cdef void* event
     cdef int result
     if is_capturing(stream):
-        return 0        # the graph's owner keeps what the graph uses
+        return True         # the graph's owner keeps what the graph uses
     release_done()
     if len(_kept) >= OWNERS_KEPT:
-        # Let the producer's stream wait instead: memory given back there is then reused
-        # only after this launch.
-        return order_behind(producer_stream, stream)
+        return False
     try:
         event = _take_event()
     except DriverError:
@@ -181,21 +180,43 @@ cdef int keep_until_done(object owner, void* stream, void* producer_stream) exce
     if result != CUDA_SUCCESS:
         _give_event(event)
         return _wait_until_done(stream)
-    _kept.append((owner, <uintptr_t>event, _context_id()))
+    _keep(owner, <uintptr_t>event, _context_id())
+    return True
+
+
+cdef bint _watches_collections = False
+
+
+cdef int _keep(object owner, uintptr_t event, unsigned long long context_id) except -1:
+    global _watches_collections
+    _kept.append((owner, event, context_id))
+    if not _watches_collections:
+        # A program that launches no more gets its memory back too.
+        _watches_collections = True
+        gc.callbacks.append(_release_at_collection)
     return 0
 
 
-cdef int _wait_until_done(void* stream) except -1:
+def _release_at_collection(phase, info):
+    if phase == "start":
+        release_done()
+
+
+cdef bint _wait_until_done(void* stream) except -1:
     # No event tells when the work is done, and it is queued already: to raise would give
     # its memory back under it, and let the caller queue it twice.
     cdef int result
     with nogil:
         result = driver.cuStreamSynchronize(stream)
-    return check(result, "cuStreamSynchronize")
+    check(result, "cuStreamSynchronize")
+    return True
 
 
 def release_done():
-    """Drop the owners whose launches are done; called at each launch that keeps one."""
+    """Drop the owners whose work is done.
+
+    Called whenever one is kept, at every so many launches, and at garbage collections.
+    """
     cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
     if not _kept:
         return
@@ -333,10 +354,15 @@ def same(uintptr_t one, uintptr_t other):
     return bool(same_stream(<void*>one, <void*>other))
 
 
-def keep(owner, uintptr_t stream, uintptr_t producer_stream):
-    """Keep an object until the work queued on ``stream`` so far is done."""
+def keep(owner, uintptr_t stream, producer_streams):
+    """Keep an object until the work queued on ``stream`` so far is done.
+
+    Where too many are kept, the producers' streams (handles) wait for that work instead.
+    """
     require_driver()
-    keep_until_done(owner, <void*>stream, <void*>producer_stream)
+    if not keep_until_done(owner, <void*>stream):
+        for producer in producer_streams:
+            order_behind(<void*><uintptr_t>producer, <void*>stream)
 
 
 def order(target, behind):

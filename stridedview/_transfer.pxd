@@ -13,6 +13,8 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1
 cdef bint work_stream(StridedView view, object stream, void** out) except -1
 cdef int order_after_producer(StridedView view, void* stream) except -1
 cdef int synchronize(void* stream) except -1
+# Keep both sides of a copy until it is done, or let their own streams wait for it.
+cdef int keep_sides(StridedView dst, StridedView src, void* stream) except -1
 # Does this memory go over the link as host memory does?
 cdef bint on_host_side(StridedView view) noexcept
 cdef StridedView on_scratch(Scratch memory, Layout layout, StridedView like)

@@ -46,6 +46,7 @@ from stridedview._stream cimport (
     is_capturing,
     keep_until_done,
     order_behind,
+    same_stream,
     stream_handle,
 )
 from stridedview._view cimport FAMILY_NONE, NO_STREAM, StridedView, derive, make_view
@@ -216,7 +217,9 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1:
         if dense is not dst:
             plan_copy(&plan, dst, dense)
             queue_plan(&plan, dst.device_id, handle)
-        if not named and (dense is not dst or not waited):
+        if named:
+            keep_sides(dst, src, handle)
+        elif (dense is not dst or not waited) and not is_capturing(handle):
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -225,7 +228,7 @@ cdef int upload(StridedView dst, StridedView src, object stream) except -1:
 cdef int _download(StridedView dst, StridedView src, object stream) except -1:
     cdef CopyPlan plan
     cdef void* handle
-    cdef bint pinned = _is_pinned(dst), named
+    cdef bint pinned = _is_pinned(dst), named, waited
     cdef StridedView dense = src
     with current_device(src):
         named = work_stream(src, stream, &handle)
@@ -241,7 +244,10 @@ cdef int _download(StridedView dst, StridedView src, object stream) except -1:
             plan_copy(&plan, dense, src)
             queue_plan(&plan, src.device_id, handle)
             plan_copy(&plan, dst, dense, True)
-        if not transfer(&plan, False, pinned, handle) and not named:
+        waited = transfer(&plan, False, pinned, handle)
+        if named:
+            keep_sides(dst, src, handle)
+        elif not waited and not is_capturing(handle):
             synchronize(handle)
         dense = None            # scratch goes back while its device is current
     return 0
@@ -280,11 +286,35 @@ cdef int _copy_on_device(StridedView dst, StridedView src, object stream) except
         plan_copy(&plan, dst, dense)
         queue_plan(&plan, dst.device_id, handle)
         if named:
-            keep_until_done((dst, src), handle, source_stream)
+            keep_sides(dst, src, handle)
         else:
             order_behind(source_stream, handle)
         dense = None            # scratch goes back while its device is current
     return 0
+
+
+cdef int keep_sides(StridedView dst, StridedView src, void* stream) except -1:
+    """Keep both sides of a copy until it is done, or let their own streams wait for it."""
+    cdef void* producer = NULL
+    if not (_is_foreign(dst, stream) or _is_foreign(src, stream)):
+        return 0
+    if keep_until_done((dst, src), stream):
+        return 0
+    if on_host_side(dst) or on_host_side(src):
+        return synchronize(stream)      # no stream orders the reuse of host memory
+    for view in (dst, src):
+        work_stream(view, None, &producer)
+        order_behind(producer, stream)
+    return 0
+
+
+cdef bint _is_foreign(StridedView view, void* stream) except -1:
+    # Memory that is given back on this very stream is reused only after its work.
+    cdef void* producer = NULL
+    if on_host_side(view):
+        return True
+    work_stream(view, None, &producer)
+    return not same_stream(producer, stream)
 
 
 cdef StridedView _on_other_device(StridedView dst, StridedView src):

@@ -16,6 +16,7 @@ ORDER = [
     {
         "_dlpack",
         "_driver",
+        "_dynamo",
         "_geometry",
         "_intern",
         "_peers",

@@ -126,6 +126,21 @@ def launch_error(text, code):
     return LimitError(f"{name}: {text}", code)
 
 
+def make_ready(configuration, plan):
+    """Do in the plan's context what a launch needs before the driver is called.
+
+    Raises
+    ------
+    LaunchError
+        If the driver would refuse the launch, naming the number and the limit.
+    """
+    problem = _problem(configuration, plan)
+    if problem:
+        raise launch_error(problem, INVALID_VALUE)
+    if configuration.sharedmem:
+        _opt_in(configuration, plan)
+
+
 def failed_launch(configuration, plan, code, final):
     """Return the error of a failed launch, or None if it is worth another try.
 

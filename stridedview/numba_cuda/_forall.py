@@ -10,6 +10,7 @@ from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cudadrv import devices
 
 from stridedview import _configuration, _driver, _launch, _stats
+from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import _checks, _contexts, _plans
 
 ENTRIES_KEPT = 1024
@@ -38,6 +39,7 @@ def _prepared(self, args):
     return found[1:]
 
 
+@Undisturbed
 def _prepare(self, args, words, device):
     dispatcher = specialized = self.dispatcher
     with _plans.relaxed_capture(), _contexts.on_device(device):

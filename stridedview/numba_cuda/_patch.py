@@ -16,8 +16,10 @@ from numba.cuda.cext import _dispatcher
 from numba.cuda.errors import normalize_kernel_dimensions
 
 from stridedview import _configuration, _launch, _prepared, _torch_gate
+from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import (
     _arrays,
+    _closures,
     _contexts,
     _forall,
     _hosts,
@@ -174,6 +176,18 @@ def table():
         (NumbaForAll, "__call__", _forall.call, _parameters("self", "args")),
         (numba_dispatcher, "wrap_arg", _hosts.wrap_arg, _parameters("value", "default")),
         (numba_args, "typeof", typeof_hint, _parameters("val", "purpose")),
+        (
+            _closures.Interpreter,
+            "get_global_value",
+            _closures.get_global_value,
+            _parameters("self", "name"),
+        ),
+        (
+            _closures.Interpreter,
+            "get_closure_value",
+            _closures.get_closure_value,
+            _parameters("self", "index"),
+        ),
     ]
 
 
@@ -232,14 +246,15 @@ def probe():
 def apply():
     """Replace every attribute of the table; all or none."""
     _launch.install(
-        miss=_plans.miss,
-        plan=_plans.plan,
-        unpatched=unpatched,
-        error=_contexts.failed_launch,
-        slow=_routes.check_argument,
+        miss=Undisturbed(_plans.miss),
+        plan=Undisturbed(_plans.plan),
+        ready=Undisturbed(_plans.make_ready),
+        unpatched=Undisturbed(unpatched),
+        error=Undisturbed(_contexts.failed_launch),
+        slow=Undisturbed(_routes.check_argument),
     )
     _configuration.install(
-        configure=make_configuration,
+        configure=Undisturbed(make_configuration),
         core_stream=_plans.core_stream,
         swap_args=_dispatcher.swap_current_launch_args,
         current_args=_dispatcher.get_current_launch_args,

@@ -15,7 +15,6 @@ import numpy as np
 from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
-from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
 from stridedview import (
@@ -28,7 +27,15 @@ from stridedview import (
     _stats,
     _stream,
 )
-from stridedview.numba_cuda import _checks, _contexts, _hosts, _parameters, _routes, _types
+from stridedview.numba_cuda import (
+    _checks,
+    _closures,
+    _contexts,
+    _hosts,
+    _parameters,
+    _routes,
+    _types,
+)
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
@@ -140,6 +147,7 @@ def _resolve_and_plan(configuration, args, words, device):
     target = configuration.dispatcher._select_launch_config_dispatcher(configuration)
     with _stats.compiling(target):
         kernel = resolve(target, configuration, args, words)
+    _closures.check_device(kernel)
     state = _configuration.dispatcher_state(configuration.dispatcher)
     # A recompilation from here on, by another thread or a producer, is seen in it.
     generation = state.generation
@@ -154,17 +162,24 @@ def _resolve_and_plan(configuration, args, words, device):
     made = build(kernel, args, words, device)
     if made is None:
         return kernel, None, "parameter type"
-    _check_limits(configuration)
     _stream.prepare_events()
     _launch.remember(configuration, made, generation, is_current)
     _stats.note("plans")
     return kernel, made, ""
 
 
-def _check_limits(configuration):
-    problem = _checks.check_dimensions(configuration, devices.get_context().device)
-    if problem:
-        raise _contexts.launch_error(problem, 1)
+def make_ready(configuration, plan):
+    """Refuse a launch beyond the device's limits; opt in to the shared memory it asks for.
+
+    Raises
+    ------
+    LaunchError
+        Naming the number and the limit.
+    """
+    with relaxed_capture(), _contexts.on_device(plan.device):
+        # After a reset of its context the function is gone, which the launch notices.
+        if plan.context_id == _driver.current_context_id():
+            _contexts.make_ready(configuration, plan)
 
 
 def resolve(dispatcher, configuration, args, words):
@@ -301,8 +316,8 @@ def through_numba(kernel, configuration, args):
         core_stream(handle),
         configuration.sharedmem,
     )
-    if foreign is not None:
-        _stream.keep(args, handle, foreign)
+    if foreign:
+        _stream.keep((args, views), handle, foreign)
 
 
 def capture_refusal(kernel, args):
@@ -352,13 +367,13 @@ def launch_stream(configuration, views):
 
 
 def order_behind_producers(handle, views):
-    """Order a stream behind every producer's; return one that differs, or None."""
-    foreign = None
+    """Order a stream behind every producer's; return those that differ."""
+    foreign = []
     for view in views:
         for behind in _stream.producer_streams(view):
             if not _stream.same(behind, handle):
                 _stream.order(handle, behind)
-                foreign = behind
+                foreign.append(behind)
     return foreign
 
 

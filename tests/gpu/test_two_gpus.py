@@ -40,6 +40,10 @@ def copy(out, x):
 
 @pytest.fixture(autouse=True)
 def enabled():
+    # A context of device 0's own: without one torch only notes that it is the current one.
+    torch.cuda.set_device(0)
+    torch.zeros(1, device="cuda:0")
+    torch.cuda.synchronize(0)
     with sv.enabled():
         yield
     assert torch.cuda.current_device() == 0

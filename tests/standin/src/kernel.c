@@ -135,6 +135,7 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 {
     Function *function;
     ENTER(cuFuncSetAttribute);
+    CHECK(capture_strictly_unsafe());
     CHECK(function_check(handle, &function));
     LOCKED;
     CHECK(set_attribute(function->kernel, attribute, value, &function->max_dynamic, &function->carveout));

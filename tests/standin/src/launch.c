@@ -214,8 +214,11 @@ static CUresult launch(enum Call call, const LaunchConfig *config, CUfunction ha
     CHECK(context_current(&context));
     CHECK(stream_resolve(config->stream, &stream));
     CHECK(function_resolve(handle, stream->context, &function)); /* the stream says the context */
-    CHECK(check_shape(config, function));
-    CHECK(check_cooperative(config, function));
+    CUresult refused = check_shape(config, function);
+    refused = refused ? refused : check_cooperative(config, function);
+    if (refused && stream->capture)
+        capture_strictly_unsafe(); /* a capture need not outlive a refused launch */
+    CHECK(refused);
     CHECK(capture_legacy(stream));
     if (unobserved(stream)) {
         next_sequence();

@@ -213,6 +213,8 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
     LOCKED;
     CHECK(stream_resolve(handle, &stream));
     CHECK(capture_legacy(stream));
+    if (!stream->capture)
+        CHECK(capture_unsafe()); /* an H200 says 900, and the capture is spoilt */
     return memory_free(address);
 }
 
