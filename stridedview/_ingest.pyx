@@ -18,7 +18,9 @@ from stridedview._layout cimport intern_layout
 from stridedview._protocol cimport (
     cuda_interface_source, dlpack_source, dtype_id_of, host_interface_source, not_an_array,
 )
-from stridedview._source cimport Source, check_source, read_shape
+from stridedview._source cimport (
+    Source, check_place, check_source, checked_layout, read_shape,
+)
 from stridedview._torch cimport require_torch, torch_check_storage, torch_source
 from stridedview._view cimport (
     FAMILY_CUPY, FAMILY_NONE, FAMILY_NUMBA, NO_STREAM, StridedView, make_view,
@@ -29,7 +31,8 @@ import sys
 
 import numpy as np
 
-import stridedview._export  # no-cython-lint: completes StridedView
+import stridedview._export  # no-cython-lint: completes StridedView, as does the next
+import stridedview._variadic  # no-cython-lint
 from stridedview import _torch, _torch_gate
 
 cdef extern from "Python.h":
@@ -45,15 +48,32 @@ cdef dict _reasons = {}         # type -> why it is refused, or how it is read
 cdef dict _exchange_apis = {}   # type -> address of its exchange API, 0 if it has none
 
 
+# The type asked for last and its route in one word, so that no thread can see the one
+# without the other: the address of a type has its lowest bits free. The table holds the
+# type, so that no other comes to stand at its address; 0 says that there is none.
+cdef uintptr_t _last_route = 0
+
+cdef enum:
+    ROUTE_BITS = 15             # more than there are routes
+
+
 cdef int route_of(PyTypeObject* type_, PyObject* sample) except -1:
+    global _last_route
+    cdef uintptr_t last = _last_route
+    if last & ~<uintptr_t>ROUTE_BITS == <uintptr_t>type_:
+        return <int>(last & ROUTE_BITS)
     found = _routes.get(<object>type_)
-    if found is not None:
-        return found
-    return _classify(<object>type_, <object>sample)
+    if found is None:
+        return _classify(<object>type_, <object>sample)
+    if <uintptr_t>type_ & ROUTE_BITS == 0:
+        _last_route = <uintptr_t>type_ | <uintptr_t>(<int>found)
+    return found
 
 
 cdef int _classify(object type_, object sample) except -1:
+    global _last_route
     if len(_routes) >= TYPES_KEPT:
+        _last_route = 0
         _routes.clear()
         _reasons.clear()
         _exchange_apis.clear()
@@ -350,9 +370,12 @@ cdef StridedView as_view(object producer):
     source.keep = NULL
     if route == ROUTE_TORCH:
         torch_source(<PyObject*>producer, &source)
-        torch_check_storage(<PyObject*>producer, &source)
-        check_source(&source)
-        return view_from_source(&source, producer)
+        layout = checked_layout(&source)
+        torch_check_storage(<PyObject*>producer, layout)
+        check_place(&source, layout.size != 0)
+        return make_view(
+            source.data, layout, source.dtype, source.device_type, source.device_id,
+            source.is_readonly, producer, source.family, source.stream)
     if route == ROUTE_VIEW:
         return <StridedView>producer
     if route == ROUTE_NONE:
