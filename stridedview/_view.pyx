@@ -13,7 +13,9 @@ from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
 cimport cython
 
 from stridedview._dlpack cimport kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged
-from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_from_numpy
+from stridedview._dtype cimport (
+    DType, dtype_by_id, dtype_facts, dtype_from_numpy, find_dtype,
+)
 from stridedview._layout cimport (
     Layout,
     broadcast_layout,
@@ -28,8 +30,6 @@ from stridedview._layout cimport (
 
 import ctypes
 import importlib
-
-from stridedview._dtype import dtype as find_dtype
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:

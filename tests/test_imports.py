@@ -25,7 +25,7 @@ ORDER = [
         "_scalars",
         "_autograd",
     },
-    {"_dtype", "_axes", "_indexing", "_memo"},
+    {"_dtype", "_axes", "_indexing", "_memo", "_block"},
     {"_layout"},
     {"_source", "_managed", "_copyplan"},
     {"_view"},

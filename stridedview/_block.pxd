@@ -1,0 +1,17 @@
+# A block of a device's default memory pool. See _block.pyx for what it owns.
+
+
+cdef class Block:
+    cdef unsigned long long address         # 0: it has none, or has given it back
+    cdef unsigned long long context_id      # of the primary context it was taken in
+    cdef void* stream                       # takes and gives back in the order of this
+    cdef int device
+    cdef object stream_object               # keeps the stream; None for a default one
+
+
+# Take a block in the current context, whose id is given. Return None with the driver's
+# answer in `result` if it refuses, or CUDA_SUCCESS there if no memory was asked for because
+# of a capture, or because the stream cannot be used.
+cdef Block take_block(
+    void* pool, size_t nbytes, void* stream, object stream_object, int device,
+    unsigned long long context_id, int* result)
