@@ -95,25 +95,37 @@ cdef int _unpack(
     return PySlice_Unpack(key, start, stop, step)
 
 
+cdef int slice_axis(
+        object key, int64_t extent, int64_t stride, int64_t* count, int64_t* new_stride,
+        int64_t* moved) except -1:
+    """Apply a slice object to one axis: what is left of it, and how far it starts (bytes)."""
+    cdef Py_ssize_t start = 0, stop = 0, step = 0
+    _unpack(key, &start, &stop, &step)
+    moved[0] = 0
+    new_stride[0] = stride
+    if step == 1 and 0 <= start < stop <= extent:
+        count[0] = stop - start
+    else:
+        count[0] = PySlice_AdjustIndices(extent, &start, &stop, step)
+    if count[0] <= 0:
+        # Nothing is addressed, so nothing moves: NumPy leaves the pointer too.
+        count[0] = 0
+        return 0
+    if mul_overflows(stride, step, new_stride):
+        # Only a step beyond the axis can do this, and then there is one item.
+        new_stride[0] = stride
+    if mul_overflows(start, stride, moved):
+        raise OverflowError(f"index {start} times stride {stride} does not fit 64 bits")
+    return 0
+
+
 cdef int _take_slice(
         object key, int64_t extent, int64_t stride, Geometry* out, int target) except -1:
-    cdef Py_ssize_t start = 0, stop = 0, step = 0
-    cdef int64_t count
-    _unpack(key, &start, &stop, &step)
-    if step == 1 and 0 <= start < stop <= extent:
-        count = stop - start
-    else:
-        count = PySlice_AdjustIndices(extent, &start, &stop, step)
-    if count <= 0:
-        # Nothing is addressed, so nothing moves: NumPy leaves the pointer too.
-        out.shape[target] = 0
-        out.strides[target] = stride
-        return 0
-    out.shape[target] = count
-    if mul_overflows(stride, step, &out.strides[target]):
-        # Only a step beyond the axis can do this, and then there is one item.
-        out.strides[target] = stride
-    return _move(out, start, stride)
+    cdef int64_t moved
+    slice_axis(key, extent, stride, &out.shape[target], &out.strides[target], &moved)
+    if add_overflows(out.offset, moved, &out.offset):
+        raise OverflowError("the offset of the first item does not fit 64 bits")
+    return 0
 
 
 cdef int _move(Geometry* out, int64_t index, int64_t stride) except -1:
@@ -188,12 +200,6 @@ cdef int _slice_tuple(const Axes* source, tuple keys, Geometry* out) except -1:
             _take_one(source, axis, key, out)
             axis += 1
     return _take_whole(source, axis, source.ndim - axis, out)
-
-
-cdef int slice_first(const Axes* source, object key, Geometry* out) except -1:
-    """Apply a slice object to the first axis, and write that axis alone."""
-    out.ndim, out.itemsize, out.offset = 1, source.itemsize, 0
-    return _take_slice(key, source.shape[0], source.strides[0], out, 0)
 
 
 cdef int row_axes(const Axes* source, int64_t index, Geometry* out) except -1:

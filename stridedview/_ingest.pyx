@@ -9,12 +9,14 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport intptr_t, uintptr_t
 
+cimport cython
+
 from stridedview._dlpack cimport (
     DLPackExchangeAPI, kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged,
 )
 from stridedview._dtype cimport dtype_facts
 from stridedview._exchange cimport exchange_family, exchange_import, find_exchange
-from stridedview._layout cimport intern_layout
+from stridedview._layout cimport Layout, intern_layout
 from stridedview._protocol cimport (
     cuda_interface_source, dlpack_source, dtype_id_of, host_interface_source, not_an_array,
 )
@@ -365,21 +367,31 @@ cdef void release(Source* source) noexcept:
 
 
 cdef StridedView as_view(object producer):
-    cdef Source source
     cdef int route = route_of(Py_TYPE(<PyObject*>producer), <PyObject*>producer)
-    source.keep = NULL
     if route == ROUTE_TORCH:
-        torch_source(<PyObject*>producer, &source)
-        layout = checked_layout(&source)
-        torch_check_storage(<PyObject*>producer, layout)
-        check_place(&source, layout.size != 0)
-        return make_view(
-            source.data, layout, source.dtype, source.device_type, source.device_id,
-            source.is_readonly, producer, source.family, source.stream)
+        return _view_of_tensor(producer)
     if route == ROUTE_VIEW:
         return <StridedView>producer
+    return _view_of_foreign(route, producer)
+
+
+cdef StridedView _view_of_tensor(object tensor):
+    cdef Source source
+    cdef Layout layout
+    torch_source(<PyObject*>tensor, &source)
+    layout = checked_layout(&source)
+    torch_check_storage(<PyObject*>tensor, layout)
+    check_place(&source, layout.size != 0)
+    return make_view(
+        source.data, layout, source.dtype, source.device_type, source.device_id,
+        source.is_readonly, tensor, source.family, source.stream)
+
+
+cdef StridedView _view_of_foreign(int route, object producer):
+    cdef Source source
     if route == ROUTE_NONE:
         raise TypeError(not_an_array(producer))
+    source.keep = NULL
     try:
         import_source(route, <PyObject*>producer, &source)
         return view_from_source(&source, producer)
@@ -387,6 +399,10 @@ cdef StridedView as_view(object producer):
         release(&source)
 
 
+# A builtin function, as C would have it: Python 3.11 and newer call one 5 ns faster than
+# Cython's own kind. Its signature then has to be written as Python's C functions do.
+@cython.binding(False)
+@cython.embedsignature.format("clinic")
 def from_any(obj, *, stream=None):
     """Return a StridedView of any array, without a copy.
 
@@ -433,14 +449,15 @@ def from_many(objs, *, stream=None):
     """
     cdef list views = []
     cdef Py_ssize_t index = 0
-    for obj in objs:
-        try:
-            views.append(as_view(obj))
-        except _REFUSALS as error:
-            # The plain class: those derived from it may want other arguments.
-            kind = next(kind for kind in _REFUSALS if isinstance(error, kind))
-            raise kind(f"item {index}: {error}") from error
-        index += 1
+    # First of all a list, so that an error of the iterable's own is not taken for an item's.
+    cdef list producers = objs if type(objs) is list else list(objs)
+    try:
+        for index in range(len(producers)):
+            views.append(as_view(producers[index]))
+    except _REFUSALS as error:
+        # The plain class: those derived from it may want other arguments.
+        kind = next(kind for kind in _REFUSALS if isinstance(error, kind))
+        raise kind(f"item {index}: {error}") from error
     if stream is not None:
         _order_many(views, stream)
     return views

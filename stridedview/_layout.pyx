@@ -33,7 +33,7 @@ from stridedview._geometry cimport (
     parse_extents,
     unique,
 )
-from stridedview._indexing cimport row_axes, slice_axes, slice_first, take_rest
+from stridedview._indexing cimport row_axes, slice_axes, slice_axis, take_rest
 from stridedview._intern cimport Interned, enter, find
 from stridedview._memo cimport (
     MEMO_COUNT,
@@ -210,10 +210,11 @@ cdef inline Layout _interned(const Geometry* made):
 
 
 cdef Layout slice_layout(Layout source, object key, int64_t* offset):
-    cdef Axes axes = axes_of(source)
+    cdef Axes axes
     cdef Geometry made
     if source.ndim and type(key) is slice:
-        return _slice_first(source, &axes, key, offset)
+        return _slice_first(source, key, offset)
+    axes = axes_of(source)
     if source.ndim and PyLong_CheckExact(key):
         return _row(source, &axes, PyLong_AsLongLong(key), offset)
     slice_axes(&axes, key, &made)
@@ -221,20 +222,27 @@ cdef Layout slice_layout(Layout source, object key, int64_t* offset):
     return _interned(&made)
 
 
-cdef Layout _slice_first(Layout source, const Axes* axes, object key, int64_t* offset):
+cdef Layout _slice_first(Layout source, object key, int64_t* offset):
     # Known by what the slice makes of the axis, not by where it starts: a loop that walks
     # an array in parts finds the same layout again.
     cdef int64_t operands[OPERANDS]
-    cdef Geometry made
-    slice_first(axes, key, &made)
-    offset[0] = made.offset
-    operands[0], operands[1], operands[2], operands[3] = made.shape[0], made.strides[0], 0, 0
+    cdef const int64_t* words = &source.words[WORDS_BEFORE_SHAPE]
+    operands[2] = operands[3] = 0
+    slice_axis(key, words[0], words[source.ndim], &operands[0], &operands[1], offset)
     found = recall(source, MEMO_FIRST_AXIS, operands)
     if found is None:
-        take_rest(axes, &made)
-        found = _interned(&made)
+        found = _with_first(source, operands[0], operands[1])
         remember(source, MEMO_FIRST_AXIS, operands, found)
     return <Layout>found
+
+
+cdef Layout _with_first(Layout source, int64_t extent, int64_t stride):
+    cdef Axes axes = axes_of(source)
+    cdef Geometry made
+    made.ndim, made.itemsize = 1, source.itemsize
+    made.shape[0], made.strides[0] = extent, stride
+    take_rest(&axes, &made)
+    return _interned(&made)
 
 
 cdef Layout _row(Layout source, const Axes* axes, int64_t index, int64_t* offset):
