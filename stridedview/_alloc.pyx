@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from stridedview._block cimport Block, take_block
+from stridedview._block cimport Block, Loan, take_block, take_loan
 from stridedview._device_copy cimport compact
 from stridedview._dlpack cimport (
     DLManagedTensorVersioned,
@@ -220,11 +220,9 @@ cdef Block _block(_Home home, Layout layout, int dtype_id, void* stream, object 
 
 
 cdef object _core_stream(object stream, void* handle):
-    # cuda.core takes its own streams and whatever has the protocol.
-    if hasattr(stream, "__cuda_stream__"):
-        return stream
+    # Its resources take its own streams alone; another's is known to them by its handle.
     from cuda.core import Stream
-    return Stream.from_handle(<uintptr_t>handle)
+    return stream if isinstance(stream, Stream) else Stream.from_handle(<uintptr_t>handle)
 
 
 cdef object _out_of_memory(int device, Layout layout, int dtype_id):
@@ -233,10 +231,12 @@ cdef object _out_of_memory(int device, Layout layout, int dtype_id):
         f"{dtype_by_id(dtype_id).name} {layout.shape}", layout.nbytes)
 
 
-cdef object _buffer(_Home home, Layout layout, int dtype_id, object stream):
+cdef Loan _loan(
+        _Home home, Layout layout, int dtype_id, object stream, object stream_object):
     # Whatever memory resource the user has put on the device.
     try:
-        return home.device.memory_resource.allocate(layout.nbytes, stream=stream)
+        return take_loan(
+            home.device.memory_resource, layout.nbytes, {"stream": stream}, stream_object)
     except Exception as error:
         # cuda.core's error has no public name and no code; its text names the driver's.
         if "OUT_OF_MEMORY" not in str(error):
@@ -257,9 +257,10 @@ cdef StridedView allocate(Layout layout, int dtype_id, object device, object str
         if owner is not None:
             ptr = (<Block>owner).address
         else:
-            owner = _buffer(
-                home, layout, dtype_id, _core_stream(stream, handle) if named else home.stream)
-            ptr = owner.handle
+            owner = _loan(
+                home, layout, dtype_id, _core_stream(stream, handle) if named else home.stream,
+                stream if named else None)
+            ptr = int((<Loan>owner).buffer.handle)
     view = make_view(
         <void*>ptr, layout, dtype_id, kDLCUDA, home.number, False, owner, FAMILY_OWN,
         <intptr_t>handle)
@@ -450,19 +451,19 @@ def pinned(shape, dtype="float64", *, str order="C"):
     cdef DType entry = find_dtype(dtype)
     cdef Layout layout = layout_of(shape, entry.id, order)
     cdef uintptr_t ptr = 0
-    buffer = None
+    cdef Loan loan = None
     cdef _Home home = _home(-1)
     if layout.nbytes:
         from cuda.core import LegacyPinnedMemoryResource
         try:
-            buffer = LegacyPinnedMemoryResource().allocate(layout.nbytes)
+            loan = take_loan(LegacyPinnedMemoryResource(), layout.nbytes, {}, None)
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             raise OutOfMemoryError(
                 f"out of page-locked memory: {layout.nbytes} bytes asked for",
                 layout.nbytes) from error
-        ptr = int(buffer.handle)
+        ptr = int(loan.buffer.handle)
     return make_view(
-        <void*>ptr, layout, entry.id, kDLCUDAHost, home.number, False, buffer,
+        <void*>ptr, layout, entry.id, kDLCUDAHost, home.number, False, loan,
         FAMILY_NONE, NO_STREAM)

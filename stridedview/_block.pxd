@@ -1,4 +1,6 @@
-# A block of a device's default memory pool. See _block.pyx for what it owns.
+# Owners of device memory. See _block.pyx for what it owns.
+
+from libc.stdint cimport int64_t
 
 
 cdef class Block:
@@ -15,3 +17,12 @@ cdef class Block:
 cdef Block take_block(
     void* pool, size_t nbytes, void* stream, object stream_object, int device,
     unsigned long long context_id, int* result)
+
+
+cdef class Loan:
+    cdef readonly object buffer
+    cdef object stream_object               # keeps a stream that the buffer only points to
+
+
+# Ask a cuda.core memory resource for memory, with these keywords.
+cdef Loan take_loan(object resource, int64_t nbytes, dict options, object stream_object)

@@ -1,10 +1,12 @@
-"""A block of a device's default memory pool: what owns the memory of ``empty``.
+"""What owns the memory of ``empty``: a block of the device's default pool, or a loan.
 
 Owns the driver's two calls, and that a block goes back exactly once: on the stream that
 it was taken on, in the context that it was taken in, never into a context that came later
-and never in a way that would spoil a capture. Which pool, and whether it may be used at
-all, is _alloc's to say.
+and never in a way that would spoil a capture. A loan is a buffer of any other resource,
+which gives itself back. Which of them, and from which pool, is _alloc's to say.
 """
+
+from libc.stdint cimport int64_t
 
 cimport cython
 
@@ -72,7 +74,7 @@ cdef Block take_block(
         result[0] = CUDA_SUCCESS
         return None
     with nogil:                 # the pool may have to grow, a full launch queue blocks
-        result[0] = driver.cuMemAllocFromPoolAsync(&address, nbytes, pool, stream)
+        result[0] = _ask_pool(&address, nbytes, pool, stream)
     if result[0] != CUDA_SUCCESS:
         return None
     block.stream_object = stream_object
@@ -100,13 +102,32 @@ cdef bint _captures(void* stream, int* result) noexcept nogil:
     return status != 0 or result[0] == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
+# Both calls run in relaxed mode: while any thread captures in global mode, what the driver
+# counts as unsafe would spoil that capture, though it has no part in it.
+
+cdef int _ask_pool(
+        unsigned long long* address, size_t nbytes, void* pool, void* stream) noexcept nogil:
+    cdef int result
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    result = driver.cuMemAllocFromPoolAsync(address, nbytes, pool, stream)
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    return result
+
+
 cdef int _give_back(
         unsigned long long address, void* stream, unsigned long long context_id,
         int device) noexcept nogil:
     cdef unsigned long long now = 0
+    cdef int outcome
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
     if driver.cuCtxGetId(NULL, &now) == CUDA_SUCCESS and now == context_id:
-        return _give_back_here(address, stream)
-    return _give_back_elsewhere(address, stream, context_id, device)
+        outcome = _give_back_here(address, stream)
+    else:
+        outcome = _give_back_elsewhere(address, stream, context_id, device)
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    return outcome
 
 
 cdef int _give_back_here(unsigned long long address, void* stream) noexcept nogil:
@@ -129,14 +150,12 @@ cdef int _give_back_elsewhere(
     cdef unsigned int flags = 0
     cdef int active = 0
     cdef int outcome = SETTLED
-    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
     cdef void* context = NULL
     cdef void* popped = NULL
     cdef unsigned long long now = 0
     if driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS or (
             not active):
         return SETTLED
-    driver.cuThreadExchangeStreamCaptureMode(&mode)
     if driver.cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS:
         if (
             driver.cuCtxGetId(context, &now) == CUDA_SUCCESS and now == context_id
@@ -145,8 +164,37 @@ cdef int _give_back_elsewhere(
             outcome = _give_back_here(address, stream)
             driver.cuCtxPopCurrent(&popped)
         driver.cuDevicePrimaryCtxRelease(device)
-    driver.cuThreadExchangeStreamCaptureMode(&mode)
     return outcome
+
+
+@cython.final
+@cython.no_gc_clear             # it lets go of the buffer itself, see below
+cdef class Loan:
+    """A cuda.core buffer, let go of in relaxed capture mode when the last view has gone.
+
+    Attributes
+    ----------
+    buffer : cuda.core.Buffer
+    """
+
+    def __dealloc__(self):
+        # What a buffer does then may be one of the calls that spoil other captures.
+        cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+        self.buffer = None
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+
+
+cdef Loan take_loan(object resource, int64_t nbytes, dict options, object stream_object):
+    cdef Loan loan = Loan.__new__(Loan)
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    try:
+        loan.buffer = resource.allocate(nbytes, **options)
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+    loan.stream_object = stream_object
+    return loan
 
 
 def waiting():

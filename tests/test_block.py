@@ -106,12 +106,45 @@ def test_empty_when_the_user_has_another_resource_then_takes_its_memory(device):
     try:
         device.memory_resource = own
         view = sv.empty(3)
-        assert kind(view) == "Buffer"
-        assert view.owner.memory_resource is own
-        assert kind(sv.empty(3)) == "Buffer"
+        assert kind(view) == "Loan"
+        assert view.owner.buffer.memory_resource is own
+        assert kind(sv.empty(3)) == "Loan"
     finally:
         device.memory_resource = default
     assert kind(sv.empty(3)) == "Block"
+
+
+class ForeignStream:
+    """A stream of another library: it has the protocol, and owns what it stands for."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __cuda_stream__(self):
+        return self.stream.__cuda_stream__()
+
+
+def test_empty_when_the_user_has_another_resource_then_takes_any_librarys_stream(device):
+    default = device.memory_resource
+    own = DeviceMemoryResource(device, DeviceMemoryResourceOptions(max_size=0))
+    stream = ForeignStream(device.create_stream())
+    alive = weakref.ref(stream)
+    try:
+        device.memory_resource = own
+        view = sv.empty(3, stream=stream)
+    finally:
+        device.memory_resource = default
+    assert kind(view) == "Loan"
+    assert view.stream is stream
+    owner = view.owner
+    del stream, view
+    gc.collect()
+    assert alive() is not None
+    with standin.traced() as names:
+        del owner
+        gc.collect()
+    assert alive() is None
+    assert names.index(GIVE) < names.index("cuStreamDestroy_v2")
 
 
 def test_empty_when_the_driver_has_another_current_pool_then_takes_from_that(device):
@@ -123,7 +156,7 @@ def test_empty_when_the_driver_has_another_current_pool_then_takes_from_that(dev
         assert not current.is_handle_owned
         device.memory_resource = current
         view = sv.empty(3)
-        assert view.owner.memory_resource is current
+        assert view.owner.buffer.memory_resource is current
     finally:
         device.memory_resource = default
         good(cu.cuDeviceSetMemPool(0, default.handle))
@@ -160,26 +193,19 @@ def test_block_takes_a_streams_handle(device):
 
 def test_empty_on_the_per_thread_stream_is_cuda_cores():
     # It is another stream in each thread, and a block may go back in any.
-    assert kind(sv.empty(3, stream=2)) == "Buffer"
+    assert kind(sv.empty(3, stream=2)) == "Loan"
 
 
 def test_empty_when_numbas_default_is_the_per_thread_stream_then_it_is_cuda_cores(
     monkeypatch,
 ):
     monkeypatch.setenv("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
-    run("assert kind(sv.empty(3)) == 'Buffer'")
+    run("assert kind(sv.empty(3)) == 'Loan'")
 
 
 def test_block_in_a_cycle_with_its_stream_never_goes_back_on_a_dead_stream(device):
-    class Stream:
-        def __init__(self, stream):
-            self.stream = stream
-
-        def __cuda_stream__(self):
-            return self.stream.__cuda_stream__()
-
     before = standin.regions()
-    stream = Stream(device.create_stream())
+    stream = ForeignStream(device.create_stream())
     stream.view = sv.empty(3, stream=stream)
     alive = weakref.ref(stream)
     assert kind(stream.view) == "Block"
@@ -210,7 +236,7 @@ def test_empty_when_the_pool_has_no_memory_then_says_how_much_was_asked():
 
 def test_empty_when_the_driver_refuses_for_another_reason_then_cuda_core_is_asked():
     standin.fail_next(TAKE, NOT_SUPPORTED)
-    assert kind(sv.empty(3)) == "Buffer"
+    assert kind(sv.empty(3)) == "Loan"
     standin.fail_next(TAKE, NOT_SUPPORTED, times=2)
     with pytest.raises(Exception, match="NOT_SUPPORTED") as caught:
         sv.empty(3)
@@ -320,6 +346,37 @@ def test_block_that_waits_keeps_its_stream(device):
     sv.empty(1)
     gc.collect()
     assert alive() is None
+
+
+EXCHANGE = "cuThreadExchangeStreamCaptureMode"
+
+
+@pytest.mark.parametrize("source", ["block", "loan", "pinned"])
+def test_memory_is_taken_and_given_back_in_relaxed_mode(device, source):
+    # While any thread captures in global mode, the calls count as unsafe otherwise.
+    default = device.memory_resource
+    take, give = {
+        "block": (TAKE, GIVE),
+        "loan": (TAKE, GIVE),
+        "pinned": ("cuMemAllocHost_v2", "cuMemFreeHost"),
+    }[source]
+    try:
+        if source == "loan":
+            options = DeviceMemoryResourceOptions(max_size=0)
+            device.memory_resource = DeviceMemoryResource(device, options)
+        stream = begin(NON_BLOCKING)
+        with standin.traced() as names:
+            view = sv.pinned(3) if source == "pinned" else sv.empty(3)
+            del view
+            gc.collect()
+    finally:
+        device.memory_resource = default
+    for name in (take, give):
+        before, after = names[: names.index(name)], names[names.index(name) :]
+        # An odd number of exchanges before it says that it runs between a pair of them.
+        assert before.count(EXCHANGE) % 2 == after.count(EXCHANGE) % 2 == 1
+    assert is_capturing(stream)
+    end(stream)
 
 
 # ---- threads -----------------------------------------------------------------------------
@@ -437,7 +494,7 @@ def test_empty_when_the_current_context_is_not_the_primary_one_then_is_cuda_core
     run("""
 mine = sv.empty(3)
 context = good(cu.cuCtxCreate(None, 0, 0))
-assert kind(sv.empty(3)) == "Buffer"
+assert kind(sv.empty(3)) == "Loan"
 assert int(good(cu.cuCtxGetCurrent())) == int(context)
 del mine            # goes back in the primary context
 assert given() == 2
