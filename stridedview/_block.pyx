@@ -188,6 +188,8 @@ cdef class Loan:
 cdef Loan take_loan(object resource, int64_t nbytes, dict options, object stream_object):
     cdef Loan loan = Loan.__new__(Loan)
     cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    if _waiting:
+        _retry()
     driver.cuThreadExchangeStreamCaptureMode(&mode)
     try:
         loan.buffer = resource.allocate(nbytes, **options)

@@ -64,19 +64,21 @@ cdef int route_of(PyTypeObject* type_, PyObject* sample) except -1:
     cdef uintptr_t last = _last_route
     if last & ~<uintptr_t>ROUTE_BITS == <uintptr_t>type_:
         return <int>(last & ROUTE_BITS)
-    found = _routes.get(<object>type_)
+    with cython.critical_section(_routes):      # so that nobody empties it meanwhile
+        found = _routes.get(<object>type_)
+        if found is not None and <uintptr_t>type_ & ROUTE_BITS == 0:
+            _last_route = <uintptr_t>type_ | <uintptr_t>(<int>found)
     if found is None:
         return _classify(<object>type_, <object>sample)
-    if <uintptr_t>type_ & ROUTE_BITS == 0:
-        _last_route = <uintptr_t>type_ | <uintptr_t>(<int>found)
     return found
 
 
 cdef int _classify(object type_, object sample) except -1:
     global _last_route
     if len(_routes) >= TYPES_KEPT:
-        _last_route = 0
-        _routes.clear()
+        with cython.critical_section(_routes):
+            _last_route = 0
+            _routes.clear()
         _reasons.clear()
         _exchange_apis.clear()
     route, reason = _choose(type_, sample)

@@ -114,6 +114,19 @@ def test_empty_when_the_user_has_another_resource_then_takes_its_memory(device):
     assert kind(sv.empty(3)) == "Block"
 
 
+def test_empty_when_the_resource_is_closed_then_cuda_core_refuses(device):
+    default = device.memory_resource
+    closed = DeviceMemoryResource(device)
+    closed.close()
+    try:
+        device.memory_resource = closed
+        with pytest.raises(RuntimeError, match="closed"):
+            sv.empty(3)
+    finally:
+        device.memory_resource = default
+    assert kind(sv.empty(3)) == "Block"
+
+
 class ForeignStream:
     """A stream of another library: it has the protocol, and owns what it stands for."""
 
@@ -331,6 +344,17 @@ def test_block_of_the_legacy_stream_does_not_spoil_a_blocking_streams_capture(wh
     end(stream)
     sv.empty(1)
     assert (standin.regions(), _block.waiting()) == (before, 0)
+
+
+def test_block_that_waits_goes_back_at_the_next_allocation_of_any_kind():
+    before, view = standin.regions(), sv.empty(3)
+    stream = begin(BLOCKING)
+    del view
+    assert _block.waiting() == 1
+    end(stream)
+    pinned = sv.pinned(1)
+    assert (standin.regions(), _block.waiting()) == (before + 1, 0)
+    del pinned
 
 
 def test_block_that_waits_keeps_its_stream(device):
