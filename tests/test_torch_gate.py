@@ -213,6 +213,16 @@ def test_tensor_when_within_a_compiled_function_then_it_is_the_real_one():
     assert_same(view, tensor)
 
 
+def test_views_methods_within_a_compiled_function_give_what_they_give_outside():
+    @torch.compile(backend="eager")
+    def compute(x):
+        view = from_any(x + 1)
+        return view.reshape(2, -1).transpose(1, 0).permute(1, 0).T[1:]
+
+    view = compute(torch.arange(6.0))
+    assert view.to_torch().tolist() == [[2, 5], [3, 6]]
+
+
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 def test_tensor_when_traced_without_memory_then_it_is_refused(mode):
     from torch.fx.experimental.proxy_tensor import make_fx
