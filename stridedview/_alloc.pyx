@@ -1,16 +1,16 @@
 """Allocation of device memory as StridedViews.
 
-Owns where memory comes from: cuda.core's memory resource of a device, the
-allocator of another framework (through its C exchange API), or the driver itself
-where memory must be shared with another process. The public functions that fill
-and copy are in memory.py.
+Owns where memory comes from: cuda.core's memory resource of a device, or that device's
+default pool directly (a _block) while that is what the resource would ask; or the
+allocator of another framework, through its C exchange API. The public functions that
+fill and copy are in memory.py.
 """
 
-cimport cython
 from libc.stdint cimport int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
+from stridedview._block cimport Block, Loan, take_block, take_loan
 from stridedview._device_copy cimport compact
 from stridedview._dlpack cimport (
     DLManagedTensorVersioned,
@@ -20,20 +20,25 @@ from stridedview._dlpack cimport (
     kDLCUDAHost,
 )
 from stridedview._driver cimport (
-    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, check, driver, require_driver,
+    CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_SUCCESS,
+    check,
+    driver,
+    driver_error,
+    driver_ready,
+    require_driver,
 )
-from stridedview._dtype cimport DType, dtype_by_id, dtype_facts
+from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, find_dtype
 from stridedview._exchange cimport find_exchange
 from stridedview._export cimport view_of_managed
 from stridedview._geometry cimport MAX_NDIM, fill_f_strides, parse_extents
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport Layout, intern_layout
-from stridedview._stream cimport stream_handle
+from stridedview._stream cimport STREAM_PER_THREAD, stream_handle
 from stridedview._view cimport FAMILY_NONE, FAMILY_OWN, NO_STREAM, StridedView, make_view
 
 import sys
 
-from stridedview._dtype import dtype as find_dtype
 from stridedview._stream import is_named
 
 cdef extern from *:
@@ -122,21 +127,39 @@ cdef int _device_id(object device) except -2:
 # ---- from cuda.core ------------------------------------------------------------------
 
 cdef class _Home:
-    # What is asked of cuda.core once per device.
+    # What is asked of cuda.core and of the driver once per device.
     cdef object device
     cdef object stream          # the default stream
-    cdef intptr_t handle
+    cdef void* handle           # of that
+    cdef int number
+    # The primary context, or 0 if another was current when it was looked at: only there is
+    # memory taken without cuda.core, as only a primary context can be found again later.
+    cdef unsigned long long context_id
+    cdef object resource        # the memory resource looked at last
+    cdef void* pool             # its pool if that is the device's default one, else NULL
 
-cdef list _homes = []           # by device number, None until needed
+cdef list _homes = []           # one a device, in the order of their first use
 
 
 cdef _Home _home(int number):
     """Return a device's home; the device is current after it."""
+    cdef unsigned long long now = 0
+    if driver_ready() and driver.cuCtxGetId(NULL, &now) == CUDA_SUCCESS:
+        for home in _homes:
+            if (<_Home>home).context_id == now and (
+                    number < 0 or number == (<_Home>home).number):
+                return <_Home>home
+    return _find_home(number)
+
+
+cdef _Home _find_home(int number):
     cdef int now = -1
     require_driver()
     if driver.cuCtxGetDevice(&now) == CUDA_SUCCESS and (number < 0 or number == now):
-        if now < len(_homes) and _homes[now] is not None:
-            return <_Home>_homes[now]
+        for home in _homes:
+            if (<_Home>home).number == now:
+                _look_at_context(<_Home>home)
+                return <_Home>home
     return _new_home(number)
 
 
@@ -145,68 +168,87 @@ cdef _Home _new_home(int number):
     from cuda.core import Device
     home.device = Device() if number < 0 else Device(number)
     home.device.set_current()
+    home.number = home.device.device_id
     home.stream = home.device.default_stream
-    home.handle = <intptr_t>stream_handle(home.stream)
-    while len(_homes) <= home.device.device_id:
-        _homes.append(None)
-    _homes[home.device.device_id] = home
+    home.handle = stream_handle(home.stream)
+    _look_at_context(home)
+    _homes[:] = [other for other in _homes if (<_Home>other).number != home.number] + [home]
     return home
 
 
-cdef object _core_stream(object stream, intptr_t handle):
-    # cuda.core takes its own streams and graph builders, not what merely has the protocol.
+cdef int _look_at_context(_Home home) except -1:
+    cdef unsigned int flags = 0
+    cdef int active = 0
+    cdef void* primary = NULL
+    cdef void* current = NULL
+    home.context_id, home.pool, home.resource = 0, NULL, None
+    driver.cuDevicePrimaryCtxGetState(home.number, &flags, &active)
+    if active and driver.cuDevicePrimaryCtxRetain(&primary, home.number) == CUDA_SUCCESS:
+        driver.cuCtxGetCurrent(&current)
+        if current == primary:
+            driver.cuCtxGetId(NULL, &home.context_id)
+        driver.cuDevicePrimaryCtxRelease(home.number)
+    return 0
+
+
+cdef int _look_at_resource(_Home home, object resource) except -1:
+    # A resource of the user's, or of another kind, is asked for memory through its methods.
+    cdef void* pool = NULL
+    from cuda.core import DeviceMemoryResource
+    home.pool, home.resource = NULL, resource
+    if (
+        type(resource) is DeviceMemoryResource and not resource.is_handle_owned
+        and driver.cuDeviceGetDefaultMemPool(&pool, home.number) == CUDA_SUCCESS
+        and <uintptr_t>pool == int(resource.handle)
+    ):
+        home.pool = pool
+    return 0
+
+
+cdef Block _block(_Home home, Layout layout, int dtype_id, void* stream, object stream_object):
+    """Return a block of the device's default pool, or None if cuda.core must be asked."""
+    cdef int result = CUDA_SUCCESS
+    cdef Block block
+    # The per-thread stream is another one in each thread, and any thread may free.
+    if home.context_id == 0 or stream == <void*><uintptr_t>STREAM_PER_THREAD:
+        return None
+    resource = home.device.memory_resource
+    if resource is not home.resource:
+        _look_at_resource(home, resource)
+    if home.pool == NULL:
+        return None
+    block = take_block(
+        home.pool, layout.nbytes, stream, stream_object, home.number, home.context_id, &result)
+    if block is None and result == CUDA_ERROR_OUT_OF_MEMORY:
+        raise _out_of_memory(home.number, layout, dtype_id) from driver_error(
+            result, "cuMemAllocFromPoolAsync")
+    return block
+
+
+cdef object _core_stream(object stream, void* handle):
+    # It takes its own streams and graph builders, not what merely has the protocol.
     if type(stream).__module__.startswith("cuda.core"):
         return stream
     from cuda.core import Stream
-    return Stream.from_handle(handle)
+    return Stream.from_handle(<uintptr_t>handle)
 
 
-# No references but to the buffer, which has none to us: it is never part of a cycle.
-@cython.final
-@cython.no_gc
-cdef class _CoreMemory:
-    # Memory of cuda.core's, given back in its own context, and without spoiling a capture.
-    cdef object buffer
-    cdef void* context
-
-    def __dealloc__(self):
-        # To free memory while any thread captures in global mode would spoil that capture.
-        cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
-        cdef void* popped
-        # The legacy stream that it goes back on is the current context's.
-        cdef bint pushed = (
-            self.context is not NULL
-            and driver.cuCtxPushCurrent(self.context) == CUDA_SUCCESS)
-        driver.cuThreadExchangeStreamCaptureMode(&mode)
-        self.buffer = None
-        driver.cuThreadExchangeStreamCaptureMode(&mode)
-        if pushed:
-            driver.cuCtxPopCurrent(&popped)
+cdef object _out_of_memory(int device, Layout layout, int dtype_id):
+    return OutOfMemoryError(
+        f"out of memory on cuda:{device}: {layout.nbytes} bytes asked for "
+        f"{dtype_by_id(dtype_id).name} {layout.shape}", layout.nbytes)
 
 
-cdef _CoreMemory _taken(object resource, int64_t nbytes, dict options):
-    """Return memory of a resource, taken without spoiling a capture."""
-    cdef _CoreMemory memory = _CoreMemory.__new__(_CoreMemory)
-    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
-    driver.cuCtxGetCurrent(&memory.context)
-    driver.cuThreadExchangeStreamCaptureMode(&mode)
-    try:
-        memory.buffer = resource.allocate(nbytes, **options)
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(&mode)
-    return memory
-
-
-cdef _CoreMemory _memory(object device, Layout layout, int dtype_id, object stream):
+cdef Loan _loan(
+        _Home home, Layout layout, int dtype_id, object stream, object stream_object):
     # Whatever memory resource the user has put on the device.
     try:
-        return _taken(device.memory_resource, layout.nbytes, {"stream": stream})
+        return take_loan(
+            home.device.memory_resource, layout.nbytes, {"stream": stream}, stream_object)
     except Exception as error:
         if not _is_out_of_memory(str(error), layout.nbytes):
             raise
-        raise OutOfMemoryError(
-            f"out of memory on cuda:{device.device_id}: {layout.nbytes} bytes asked for "
-            f"{dtype_by_id(dtype_id).name} {layout.shape}", layout.nbytes) from error
+        raise _out_of_memory(home.number, layout, dtype_id) from error
 
 
 cdef bint _is_out_of_memory(str text, object asked) except -1:
@@ -240,20 +282,22 @@ cdef StridedView _allocate_here(Layout layout, int dtype_id, object device, obje
     # The device is current after it.
     cdef _Home home = _home(-1 if device is None else _device_id(device))
     cdef bint named = stream is not None and is_named(stream)
-    cdef intptr_t handle = home.handle
+    cdef void* handle = stream_handle(stream) if named else home.handle
     cdef uintptr_t ptr = 0
     cdef StridedView view
-    cdef _CoreMemory memory = None
-    source = home.stream
-    if named:
-        handle = <intptr_t>stream_handle(stream)
-        source = _core_stream(stream, handle)
+    owner = None
     if layout.nbytes != 0:
-        memory = _memory(home.device, layout, dtype_id, source)
-        ptr = memory.buffer.handle
+        owner = _block(home, layout, dtype_id, handle, stream if named else None)
+        if owner is not None:
+            ptr = (<Block>owner).address
+        else:
+            owner = _loan(
+                home, layout, dtype_id, _core_stream(stream, handle) if named else home.stream,
+                stream if named else None)
+            ptr = int((<Loan>owner).buffer.handle)
     view = make_view(
-        <void*>ptr, layout, dtype_id, kDLCUDA, home.device.device_id, False, memory,
-        FAMILY_OWN, handle)
+        <void*>ptr, layout, dtype_id, kDLCUDA, home.number, False, owner, FAMILY_OWN,
+        <intptr_t>handle)
     if named:
         view.extra = {"stream": stream}
     return view
@@ -381,7 +425,7 @@ def empty_like(array, dtype=None, *, str order="K", device=None, stream=None, li
     cdef int dtype_id = model.dtype_id
     cdef Layout layout = model.layout
     if dtype is not None:
-        dtype_id = (<DType>find_dtype(dtype)).id
+        dtype_id = find_dtype(dtype).id
         if dtype_facts[dtype_id].itemsize != layout.itemsize:
             itemsize = dtype_facts[dtype_id].itemsize
             steps = [step // layout.itemsize * itemsize for step in layout.strides]
@@ -441,19 +485,19 @@ def pinned(shape, dtype="float64", *, str order="C"):
     cdef DType entry = find_dtype(dtype)
     cdef Layout layout = layout_of(shape, entry.id, order)
     cdef uintptr_t ptr = 0
-    cdef _CoreMemory memory = None
+    cdef Loan loan = None
     cdef _Home home = _home(-1)
     if layout.nbytes:
         from cuda.core import LegacyPinnedMemoryResource
         try:
-            memory = _taken(LegacyPinnedMemoryResource(), layout.nbytes, {})
+            loan = take_loan(LegacyPinnedMemoryResource(), layout.nbytes, {}, None)
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
             raise OutOfMemoryError(
                 f"out of page-locked memory: {layout.nbytes} bytes asked for",
                 layout.nbytes) from error
-        ptr = int(memory.buffer.handle)
+        ptr = int(loan.buffer.handle)
     return make_view(
-        <void*>ptr, layout, entry.id, kDLCUDAHost, home.device.device_id, False, memory,
+        <void*>ptr, layout, entry.id, kDLCUDAHost, home.number, False, loan,
         FAMILY_NONE, NO_STREAM)

@@ -46,21 +46,15 @@ cdef int _axis_set(object axis, int ndim, bint* chosen) except -1:
     return count
 
 
-cdef int permute_axes(const Axes* source, object axes, Geometry* out) except -1:
-    """Reorder the axes; None reverses them."""
-    cdef int64_t order[MAX_NDIM]
+cdef int permute_axes(const Axes* source, const int64_t* order, Geometry* out) except -1:
+    """Reorder the axes; NULL reverses them."""
     cdef bint seen[MAX_NDIM]
     cdef int i, at, ndim = source.ndim
     out.ndim, out.itemsize, out.offset = ndim, source.itemsize, 0
-    if axes is None:
-        for i in range(ndim):
-            order[i] = ndim - 1 - i
-    elif parse_extents(axes, "axes", order) != ndim:
-        raise ValueError(f"axes {axes} do not match a view of {ndim} dimensions")
     for i in range(ndim):
         seen[i] = False
     for i in range(ndim):
-        at = normal_axis(order[i], ndim)
+        at = ndim - 1 - i if order == NULL else normal_axis(order[i], ndim)
         if seen[at]:
             raise ValueError("repeated axis in transpose")
         seen[at] = True
@@ -202,28 +196,36 @@ cdef int64_t _count(int ndim, const int64_t* shape) except -1:
     return size
 
 
-cdef int _resolve_shape(const Axes* source, object shape, Geometry* out) except -1:
-    # Read the wanted shape, put the right extent in the place of -1, compare the sizes.
+cdef object _as_written(int ndim, const int64_t* wanted):
+    # A shape for an error's message.
+    return tuple([wanted[i] for i in range(ndim)])
+
+
+cdef int _resolve_shape(
+        const Axes* source, int ndim, const int64_t* wanted, Geometry* out) except -1:
+    # Put the right extent in the place of -1, and compare the sizes.
     cdef int64_t size = _count(source.ndim, source.shape)
     cdef int64_t known
     cdef int i, unknown = -1
-    out.ndim = parse_extents(shape, "shape", out.shape)
-    for i in range(out.ndim):
-        if out.shape[i] < -1:
-            raise ValueError(f"negative extent {out.shape[i]} in shape {shape}")
-        if out.shape[i] == -1:
+    out.ndim = ndim
+    for i in range(ndim):
+        out.shape[i] = wanted[i]
+        if wanted[i] < -1:
+            raise ValueError(
+                f"negative extent {wanted[i]} in shape {_as_written(ndim, wanted)}")
+        if wanted[i] == -1:
             if unknown >= 0:
-                raise ValueError(f"shape {shape} has -1 more than once")
+                raise ValueError(f"shape {_as_written(ndim, wanted)} has -1 more than once")
             unknown = i
     if unknown >= 0:
         out.shape[unknown] = 1
-        known = _count(out.ndim, out.shape)
+        known = _count(ndim, out.shape)
         if known > 0 and size % known == 0:
             out.shape[unknown] = size // known
             return 0
-    elif _count(out.ndim, out.shape) == size:
+    elif _count(ndim, out.shape) == size:
         return 0
-    raise ValueError(f"cannot reshape {size} items into shape {shape}")
+    raise ValueError(f"cannot reshape {size} items into shape {_as_written(ndim, wanted)}")
 
 
 cdef int _merge_runs(
@@ -300,7 +302,9 @@ cdef bint _same_extents(const Axes* source, const Geometry* out) noexcept:
     return True
 
 
-cdef int reshape_axes(const Axes* source, object shape, str order, Geometry* out) except -1:
+cdef int reshape_axes(
+        const Axes* source, int ndim, const int64_t* wanted, str order,
+        Geometry* out) except -1:
     """Give the items, walked in ``order``, another shape without moving them."""
     cdef bint fortran
     if order == "A":
@@ -309,7 +313,7 @@ cdef int reshape_axes(const Axes* source, object shape, str order, Geometry* out
         raise ValueError(f"order must be 'C', 'F' or 'A', got {order!r}")
     fortran = order == "F"
     out.itemsize, out.offset = source.itemsize, 0
-    _resolve_shape(source, shape, out)
+    _resolve_shape(source, ndim, wanted, out)
     if _same_extents(source, out):
         memcpy(out.strides, source.strides, out.ndim * sizeof(int64_t))
     elif empty(source) or (f_contiguous(source) if fortran else c_contiguous(source)):
@@ -319,6 +323,7 @@ cdef int reshape_axes(const Axes* source, object shape, str order, Geometry* out
             fill_c_strides(out.ndim, out.shape, out.itemsize, out.strides)
     elif not _divide_runs(source, fortran, out):
         raise CopyNeededError(
-            f"cannot reshape {_extents(source)} into {shape} in {order} order without "
+            f"cannot reshape {_extents(source)} into {_as_written(ndim, wanted)} in "
+            f"{order} order without "
             "a copy; copy to a contiguous array first")
     return 0

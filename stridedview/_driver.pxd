@@ -13,6 +13,7 @@ cdef enum:
     CUDA_ERROR_INVALID_HANDLE = 400
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
 
     CU_STREAM_CAPTURE_MODE_RELAXED = 2
     CU_EVENT_DISABLE_TIMING = 2
@@ -86,6 +87,10 @@ ctypedef struct Driver:
     int (*cuFuncSetAttribute)(void*, int, int) noexcept nogil
     int (*cuFuncGetAttribute)(int*, int, void*) noexcept nogil
     int (*cuDeviceGetAttribute)(int*, int, int) noexcept nogil
+    int (*cuDeviceGetDefaultMemPool)(void**, int) noexcept nogil
+    int (*cuDevicePrimaryCtxGetState)(int, unsigned int*, int*) noexcept nogil
+    int (*cuDevicePrimaryCtxRetain)(void**, int) noexcept nogil
+    int (*cuDevicePrimaryCtxRelease)(int) noexcept nogil
     int (*cuPointerGetAttribute)(void*, int, unsigned long long) noexcept nogil
     int (*cuEventCreate)(void**, unsigned int) noexcept nogil
     int (*cuEventRecord)(void*, void*) noexcept nogil
@@ -106,6 +111,7 @@ ctypedef struct Driver:
     int (*cuMemsetD16Async)(unsigned long long, unsigned short, size_t, void*) noexcept nogil
     int (*cuMemsetD32Async)(unsigned long long, unsigned int, size_t, void*) noexcept nogil
     int (*cuMemAllocAsync)(unsigned long long*, size_t, void*) noexcept nogil
+    int (*cuMemAllocFromPoolAsync)(unsigned long long*, size_t, void*, void*) noexcept nogil
     int (*cuMemFreeAsync)(unsigned long long, void*) noexcept nogil
     int (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
     int (*cuGetErrorName)(int, const char**) noexcept nogil
@@ -120,3 +126,5 @@ cdef int require_driver() except -1
 cdef bint driver_ready() noexcept nogil
 # Raise DriverError for a result other than CUDA_SUCCESS.
 cdef int check(int result, str what) except -1
+# The DriverError for a result.
+cdef object driver_error(int result, str what)

@@ -24,6 +24,10 @@ cdef tuple ENTRY_POINTS = (
     ("cuFuncSetAttribute", 9000),
     ("cuFuncGetAttribute", 2020),
     ("cuDeviceGetAttribute", 2000),
+    ("cuDeviceGetDefaultMemPool", 11020),
+    ("cuDevicePrimaryCtxGetState", 7000),
+    ("cuDevicePrimaryCtxRetain", 7000),
+    ("cuDevicePrimaryCtxRelease", 11000),
     ("cuPointerGetAttribute", 4000),
     ("cuEventCreate", 2000),
     ("cuEventRecord", 2000),
@@ -43,6 +47,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuMemsetD16Async", 3020),
     ("cuMemsetD32Async", 3020),
     ("cuMemAllocAsync", 11020),
+    ("cuMemAllocFromPoolAsync", 11020),
     ("cuMemFreeAsync", 11020),
     ("cuMemHostAlloc", 2020),
     ("cuGetErrorName", 6000),
@@ -112,12 +117,16 @@ cdef object _address(object binding, str name, int version):
 cdef int check(int result, str what) except -1:
     """Raise DriverError naming the call unless the result is CUDA_SUCCESS."""
     if result != CUDA_SUCCESS:
-        raise error(result, what)
+        raise driver_error(result, what)
     return 0
 
 
 def error(int result, str what):
     """Return the DriverError for a result code, with the driver's own words."""
+    return driver_error(result, what)
+
+
+cdef object driver_error(int result, str what):
     cdef const char* name = NULL
     cdef const char* text = NULL
     require_driver()

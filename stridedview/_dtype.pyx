@@ -286,10 +286,16 @@ def dtype(what):
     TypeError
         If a CUDA device has no such type.
     """
+    return find_dtype(what)
+
+
+cdef DType find_dtype(object what):
     if isinstance(what, DType):
         return what
-    if isinstance(what, str) and what in _by_name:
-        return _by_name[what]
+    if isinstance(what, str):
+        found = _by_name.get(what)
+        if found is not None:
+            return found
     if type(what).__module__ == "torch":
         name = str(what).partition(".")[2]
         if name in _by_name:

@@ -7,6 +7,7 @@ function writes a whole Geometry or raises; its ``offset`` is how far the first
 item moved, in bytes.
 """
 
+from cpython.object cimport PyObject
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport int64_t
@@ -23,6 +24,12 @@ from stridedview._geometry cimport (
 import numpy as np
 
 cdef extern from "Python.h":
+    ctypedef struct PySliceObject:
+        PyObject* start
+        PyObject* stop
+        PyObject* step
+    Py_ssize_t PY_SSIZE_T_MAX
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
     int PySlice_Unpack(
         object slice, Py_ssize_t* start, Py_ssize_t* stop, Py_ssize_t* step) except -1
     Py_ssize_t PySlice_AdjustIndices(
@@ -61,22 +68,65 @@ cdef int64_t _as_index(object key) except? -1:
         _refuse_mask(key)
 
 
+cdef inline bint _bound_is_plain(PyObject* bound, Py_ssize_t* value) except -1:
+    # Write a slice's bound if it is an int that fits; borrowed from the slice.
+    cdef int overflow = 0
+    cdef long long number
+    if not PyLong_CheckExact(<object>bound):
+        return False
+    number = PyLong_AsLongLongAndOverflow(<object>bound, &overflow)
+    if overflow or number != <Py_ssize_t>number:
+        return False
+    value[0] = <Py_ssize_t>number
+    return True
+
+
+cdef int _unpack(
+        object key, Py_ssize_t* start, Py_ssize_t* stop, Py_ssize_t* step) except -1:
+    # `a[0:64]`, `a[:n]`, `a[n:]`: what PySlice_Unpack does, without asking three objects
+    # whether they have an __index__.
+    cdef PySliceObject* bounds = <PySliceObject*>key
+    start[0], stop[0], step[0] = 0, PY_SSIZE_T_MAX, 1
+    if (
+        <object>bounds.step is None
+        and (<object>bounds.start is None or _bound_is_plain(bounds.start, start))
+        and (<object>bounds.stop is None or _bound_is_plain(bounds.stop, stop))
+    ):
+        return 0
+    return PySlice_Unpack(key, start, stop, step)
+
+
+cdef int slice_axis(
+        object key, int64_t extent, int64_t stride, int64_t* count, int64_t* new_stride,
+        int64_t* moved) except -1:
+    """Apply a slice object to one axis: what is left of it, and how far it starts (bytes)."""
+    cdef Py_ssize_t start = 0, stop = 0, step = 0
+    _unpack(key, &start, &stop, &step)
+    moved[0] = 0
+    new_stride[0] = stride
+    if step == 1 and 0 <= start < stop <= extent:
+        count[0] = stop - start
+    else:
+        count[0] = PySlice_AdjustIndices(extent, &start, &stop, step)
+    if count[0] <= 0:
+        # Nothing is addressed, so nothing moves: NumPy leaves the pointer too.
+        count[0] = 0
+        return 0
+    if mul_overflows(stride, step, new_stride):
+        # Only a step beyond the axis can do this, and then there is one item.
+        new_stride[0] = stride
+    if mul_overflows(start, stride, moved):
+        raise OverflowError(f"index {start} times stride {stride} does not fit 64 bits")
+    return 0
+
+
 cdef int _take_slice(
         object key, int64_t extent, int64_t stride, Geometry* out, int target) except -1:
-    cdef Py_ssize_t start = 0, stop = 0, step = 0
-    cdef int64_t count
-    PySlice_Unpack(key, &start, &stop, &step)
-    count = PySlice_AdjustIndices(extent, &start, &stop, step)
-    if count <= 0:
-        # Nothing is addressed, so nothing moves: NumPy leaves the pointer too.
-        out.shape[target] = 0
-        out.strides[target] = stride
-        return 0
-    out.shape[target] = count
-    if mul_overflows(stride, step, &out.strides[target]):
-        # Only a step beyond the axis can do this, and then there is one item.
-        out.strides[target] = stride
-    return _move(out, start, stride)
+    cdef int64_t moved
+    slice_axis(key, extent, stride, &out.shape[target], &out.strides[target], &moved)
+    if add_overflows(out.offset, moved, &out.offset):
+        raise OverflowError("the offset of the first item does not fit 64 bits")
+    return 0
 
 
 cdef int _move(Geometry* out, int64_t index, int64_t stride) except -1:
@@ -151,6 +201,17 @@ cdef int _slice_tuple(const Axes* source, tuple keys, Geometry* out) except -1:
             _take_one(source, axis, key, out)
             axis += 1
     return _take_whole(source, axis, source.ndim - axis, out)
+
+
+cdef int row_axes(const Axes* source, int64_t index, Geometry* out) except -1:
+    """Apply an integer to the first axis: write the offset, and no axes yet."""
+    out.ndim, out.itemsize, out.offset = 0, source.itemsize, 0
+    return _take_integer(index, 0, source.shape[0], source.strides[0], out)
+
+
+cdef int take_rest(const Axes* source, Geometry* out) except -1:
+    """Append every axis but the first, as it is."""
+    return _take_whole(source, 1, source.ndim - 1, out)
 
 
 cdef int slice_axes(const Axes* source, object key, Geometry* out) except -1:

@@ -44,7 +44,11 @@ cdef char layout_letter(Layout layout) noexcept
 # moved (bytes).
 cdef Layout slice_layout(Layout source, object key, int64_t* offset)
 cdef Layout permute_layout(Layout source, object axes)
+cdef Layout reverse_layout(Layout source)
 cdef Layout reshape_layout(Layout source, object shape, str order)
+# The same with the integers read already.
+cdef Layout permute_to(Layout source, int count, const int64_t* order)
+cdef Layout reshape_to(Layout source, int ndim, const int64_t* wanted, str order)
 cdef Layout squeeze_layout(Layout source, object axis)
 cdef Layout expand_layout(Layout source, object axis)
 cdef Layout broadcast_layout(Layout source, object shape)

@@ -3,11 +3,11 @@
 
 Owns the one class and every fact that follows from a shape and strides. It knows
 no pointer, no dtype and no device. The arithmetic is in _geometry, _indexing and
-_axes; here its result becomes the interned object. The table of _intern is also
-the memo of the algebra: an operation that was done before finds its layout
-there, and nothing is kept per operation.
+_axes; here its result becomes the interned object. The operations of everyday are
+asked of the memo in _memo first; the rest find their layout in the table of _intern.
 """
 
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MIN, int64_t, uint64_t
 from libc.string cimport memcpy
@@ -34,8 +34,19 @@ from stridedview._geometry cimport (
     parse_extents,
     unique,
 )
-from stridedview._indexing cimport slice_axes
+from stridedview._indexing cimport row_axes, slice_axes, slice_axis, take_rest
 from stridedview._intern cimport Interned, enter, find
+from stridedview._memo cimport (
+    MEMO_COUNT,
+    MEMO_FIRST_AXIS,
+    MEMO_PERMUTE,
+    MEMO_RESHAPE,
+    MEMO_REVERSE,
+    MEMO_WITHOUT_FIRST,
+    OPERANDS,
+    recall,
+    remember,
+)
 
 cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
@@ -200,25 +211,124 @@ cdef inline Layout _interned(const Geometry* made):
 
 
 cdef Layout slice_layout(Layout source, object key, int64_t* offset):
-    cdef Axes axes = axes_of(source)
+    cdef Axes axes
     cdef Geometry made
+    if source.ndim and type(key) is slice:
+        return _slice_first(source, key, offset)
+    axes = axes_of(source)
+    if source.ndim and PyLong_CheckExact(key):
+        return _row(source, &axes, PyLong_AsLongLong(key), offset)
     slice_axes(&axes, key, &made)
     offset[0] = made.offset
     return _interned(&made)
 
 
-cdef Layout permute_layout(Layout source, object axes):
-    cdef Axes borrowed = axes_of(source)
+cdef Layout _slice_first(Layout source, object key, int64_t* offset):
+    # Known by what the slice makes of the axis, not by where it starts: a loop that walks
+    # an array in parts finds the same layout again.
+    cdef int64_t operands[OPERANDS]
+    cdef const int64_t* words = &source.words[WORDS_BEFORE_SHAPE]
+    operands[2] = operands[3] = 0
+    slice_axis(key, words[0], words[source.ndim], &operands[0], &operands[1], offset)
+    found = recall(source, MEMO_FIRST_AXIS, operands)
+    if found is None:
+        found = _with_first(source, operands[0], operands[1])
+        remember(source, MEMO_FIRST_AXIS, operands, found)
+    return <Layout>found
+
+
+cdef Layout _with_first(Layout source, int64_t extent, int64_t stride):
+    cdef Axes axes = axes_of(source)
     cdef Geometry made
-    permute_axes(&borrowed, axes, &made)
+    made.ndim, made.itemsize = 1, source.itemsize
+    made.shape[0], made.strides[0] = extent, stride
+    take_rest(&axes, &made)
     return _interned(&made)
+
+
+cdef Layout _row(Layout source, const Axes* axes, int64_t index, int64_t* offset):
+    cdef int64_t operands[OPERANDS]
+    cdef Geometry made
+    _operands_of(0, NULL, operands)
+    row_axes(axes, index, &made)
+    offset[0] = made.offset
+    found = recall(source, MEMO_WITHOUT_FIRST, operands)
+    if found is None:
+        take_rest(axes, &made)
+        found = _interned(&made)
+        remember(source, MEMO_WITHOUT_FIRST, operands, found)
+    return <Layout>found
+
+
+cdef bint _operands_of(int count, const int64_t* numbers, int64_t* operands) noexcept:
+    # Whether so many numbers fit an entry of the memo; written, the unused ones 0.
+    cdef int i
+    for i in range(OPERANDS):
+        operands[i] = numbers[i] if i < count else 0
+    return count <= OPERANDS
+
+
+cdef Layout reverse_layout(Layout source):
+    cdef int64_t operands[OPERANDS]
+    cdef Axes axes
+    cdef Geometry made
+    _operands_of(0, NULL, operands)
+    found = recall(source, MEMO_REVERSE, operands)
+    if found is None:
+        axes = axes_of(source)
+        permute_axes(&axes, NULL, &made)
+        found = _interned(&made)
+        remember(source, MEMO_REVERSE, operands, found)
+    return <Layout>found
+
+
+cdef Layout permute_layout(Layout source, object axes):
+    cdef int64_t order[MAX_NDIM]
+    if axes is None:
+        return reverse_layout(source)
+    return permute_to(source, parse_extents(axes, "axes", order), order)
+
+
+cdef Layout permute_to(Layout source, int count, const int64_t* order):
+    cdef int64_t operands[OPERANDS]
+    cdef int64_t operation = MEMO_PERMUTE + MEMO_COUNT * count
+    cdef bint kept = _operands_of(count, order, operands)
+    cdef Axes axes
+    cdef Geometry made
+    found = recall(source, operation, operands) if kept else None
+    if found is None:
+        if count != source.ndim:
+            axes_given = tuple([order[i] for i in range(count)])
+            raise ValueError(
+                f"axes {axes_given} do not match a view of {source.ndim} dimensions")
+        axes = axes_of(source)
+        permute_axes(&axes, order, &made)
+        found = _interned(&made)
+        if kept:
+            remember(source, operation, operands, found)
+    return <Layout>found
 
 
 cdef Layout reshape_layout(Layout source, object shape, str order):
-    cdef Axes axes = axes_of(source)
+    cdef int64_t wanted[MAX_NDIM]
+    return reshape_to(source, parse_extents(shape, "shape", wanted), wanted, order)
+
+
+cdef Layout reshape_to(Layout source, int ndim, const int64_t* wanted, str order):
+    # Known by the shape as it was written, -1 and all.
+    cdef int64_t operands[OPERANDS]
+    cdef int64_t operation = MEMO_RESHAPE + MEMO_COUNT * ndim
+    cdef bint kept = _operands_of(ndim, wanted, operands) and order == "C"
+    cdef Axes axes
     cdef Geometry made
-    reshape_axes(&axes, shape, order, &made)
-    return _interned(&made)
+    found = recall(source, operation, operands) if kept else None
+    if found is None:
+        axes = axes_of(source)
+        reshape_axes(&axes, ndim, wanted, order, &made)
+        found = _interned(&made)
+        if kept:
+            remember(source, operation, operands, found)
+    return <Layout>found
 
 
 cdef Layout squeeze_layout(Layout source, object axis):

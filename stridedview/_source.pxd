@@ -7,7 +7,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t
 
-from stridedview._layout cimport MAX_NDIM
+from stridedview._layout cimport MAX_NDIM, Layout
 
 
 cdef struct Source:
@@ -30,5 +30,10 @@ cdef struct Source:
 
 # Check what a foreign producer claims: rank, extents, overflow, alignment, a pointer.
 cdef int check_source(Source* source) except -1
+# Its two parts. The layout, after the checks of rank, extents and overflow: cheap for a
+# shape and strides that passed before.
+cdef Layout checked_layout(const Source* source)
+# The device, and the pointer if there are items.
+cdef int check_place(const Source* source, bint has_items) except -1
 # Read Python's shape and strides (bytes, or None) into `scratch`.
 cdef int read_shape(Source* source, object shape, object strides) except -1

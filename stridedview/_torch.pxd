@@ -3,6 +3,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
+from stridedview._layout cimport Layout
 from stridedview._source cimport Source
 
 
@@ -39,8 +40,8 @@ cdef TorchRoute torch_route
 cdef int torch_source(PyObject* tensor, Source* source) except -1
 # torch's current stream on a CUDA device.
 cdef int torch_stream(int32_t device_id, void** stream) except -1
-# Refuse storage that was shrunk under the tensor.
-cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1
+# Refuse storage that was shrunk under the tensor, whose layout this is.
+cdef int torch_check_storage(PyObject* tensor, Layout layout) except -1
 cdef int require_torch() except -1
 # torch's number for an id of the dtype table, -1 if it has none.
 cdef int torch_scalar_type(int dtype) noexcept

@@ -19,7 +19,8 @@ from stridedview._dtype cimport DTYPE_NONE, DTypeFacts, dtype_facts
 from stridedview._exchange cimport (
     exchange_borrow, exchange_stream, find_exchange, set_exchange_family,
 )
-from stridedview._layout cimport MAX_NDIM
+from stridedview._geometry cimport add_overflows, mul_overflows
+from stridedview._layout cimport MAX_NDIM, Layout
 from stridedview._source cimport Source
 from stridedview._view cimport FAMILY_TORCH, NO_STREAM
 
@@ -138,24 +139,24 @@ cdef int torch_stream(int32_t device_id, void** stream) except -1:
     return exchange_stream(FAMILY_TORCH, device_id, stream)
 
 
-cdef int torch_check_storage(PyObject* tensor, const Source* source) except -1:
+cdef int torch_check_storage(PyObject* tensor, Layout layout) except -1:
     cdef void* handle
     cdef int64_t nbytes = 0
-    cdef int64_t last = 0
     cdef int64_t offset = 0
-    cdef int axis
-    for axis in range(source.ndim):
-        if source.shape[axis] == 0:
-            return 0
-        if source.strides is not NULL:
-            last += (source.shape[axis] - 1) * source.strides[axis]
+    cdef int64_t reach
+    cdef int32_t code = 0
+    if layout.size == 0:
+        return 0
     if route_taken == ROUTE_C_ABI:
         handle = <char*>tensor + torch_route.tensor_offset
-        torch_route.api.get_storage_size(handle, &nbytes)
-        torch_route.api.get_storage_offset(handle, &offset)
+        code |= torch_route.api.get_storage_size(handle, &nbytes)
+        code |= torch_route.api.get_storage_offset(handle, &offset)
     else:
         nbytes, offset = _torch_gate.storage_facts(<object>tensor)
-    if (offset + last + 1) * source.unit > nbytes:
+    if code != 0:
+        raise BufferError("torch could not tell the tensor's storage")
+    if mul_overflows(offset, layout.itemsize, &reach) or (
+            add_overflows(reach, layout.last_byte, &reach)) or reach > nbytes:
         raise BufferError(
             f"its storage holds {nbytes} bytes, fewer than the tensor reaches: it was "
             "freed or shrunk (untyped_storage().resize_)")

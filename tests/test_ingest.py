@@ -24,6 +24,21 @@ def route_of(array):
     return {row["producer"]: row["route"] for row in _ingest.routes()}[name]
 
 
+def test_types_that_die_are_not_mistaken_for_those_that_come_to_their_address():
+    # More than the table keeps, so that it is emptied, with another route every time.
+    interface = np.arange(3.0).__array_interface__
+    for number in range(10_000):
+        if number % 2:
+            with pytest.raises(TypeError, match="array"):
+                from_any(type("Nothing", (), {})())
+        else:
+            producer = type("Host", (), {"__array_interface__": interface})()
+            assert from_any(producer).shape == (3,)
+            assert from_any(producer).owner is producer
+        if number % 1000 == 999:
+            gc.collect()
+
+
 # ---- NumPy ----
 
 RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i2", (2, 3))])

@@ -66,6 +66,51 @@ def test_tensor_when_its_storage_was_freed_or_shrunk_then_it_is_refused(kind, ca
     assert capfd.readouterr() == ("", "")
 
 
+def test_tensors_when_many_shapes_take_turns_then_each_view_has_its_own():
+    # Layouts that passed the checks are kept in fewer places than there are of these.
+    base = torch.arange(4096, dtype=torch.float32)
+    tensors = [
+        base.view(dtype).as_strided((rows, columns), (step, 1), offset)
+        for dtype in (torch.float32, torch.int32, torch.complex64)
+        for rows in range(12)
+        for columns in (1, 2, 7)
+        for step in (1, 7, 8)
+        for offset in (0, 3)
+    ]
+    assert len(tensors) > 256
+    for _ in range(3):
+        for view, tensor in zip(from_many(tensors), tensors, strict=True):
+            assert_same(view, tensor)
+
+
+def test_tensor_when_its_storage_shrinks_between_imports_then_it_is_refused_from_then_on():
+    tensor = torch.zeros(1000).as_strided((10, 3), (100, 1), 50)
+    storage = tensor.untyped_storage()
+    assert_same(from_any(tensor), tensor)
+    storage.resize_(4 * 953)  # it reaches to the last of 953 items
+    assert_same(from_any(tensor), tensor)
+    storage.resize_(4 * 953 - 1)
+    with pytest.raises(BufferError, match="freed or shrunk"):
+        from_any(tensor)
+    assert from_any(tensor[:0]).size == 0
+
+
+@pytest.mark.standin
+def test_tensor_when_misaligned_is_refused_though_its_shape_passed_before(driver):
+    memory = driver.allocate(64)
+    right = driver.torch_tensor((3, 5), torch.int16, pointer=memory)
+    wrong = driver.torch_tensor((3, 5), torch.int16, pointer=memory + 1)
+    nothing = driver.torch_tensor((0, 5), torch.int16, pointer=memory + 1)
+    for _ in range(2):
+        assert from_any(right).ptr == memory
+        assert from_any(nothing).shape == (0, 5)
+        with pytest.raises(BufferError, match="not aligned to the 2 bytes of int16"):
+            from_any(wrong)
+        with pytest.raises(BufferError, match=r"item 1: .*not aligned"):
+            from_many([right, wrong])
+    driver.free(memory)
+
+
 @pytest.mark.parametrize("name", DTYPES)
 def test_tensor_when_of_any_dtype_then_the_view_has_it(name):
     if not hasattr(torch, name):
@@ -167,6 +212,16 @@ def test_tensor_when_within_a_compiled_function_then_it_is_the_real_one():
 
     tensor, view = compute(torch.ones(3))
     assert_same(view, tensor)
+
+
+def test_views_methods_within_a_compiled_function_give_what_they_give_outside():
+    @torch.compile(backend="eager")
+    def compute(x):
+        view = from_any(x + 1)
+        return view.reshape(2, -1).transpose(1, 0).permute(1, 0).T[1:]
+
+    view = compute(torch.arange(6.0))
+    assert view.to_torch().tolist() == [[2, 5], [3, 6]]
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])

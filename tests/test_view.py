@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import gc
+import inspect
 import threading
 import weakref
 
@@ -198,6 +199,81 @@ def test_permute_is_torchs():
     expected = torch.from_numpy(array).permute(2, 0, 1)
     assert host(array).permute(2, 0, 1).shape == tuple(expected.shape)
     assert host(array).permute((2, 0, 1)).shape == tuple(expected.shape)
+
+
+WAYS = {
+    "transpose, reversed": (lambda v: v.transpose(), (4, 3, 2)),
+    "transpose of None": (lambda v: v.transpose(None), (4, 3, 2)),
+    "transpose": (lambda v: v.transpose(1, 0, 2), (3, 2, 4)),
+    "transpose of a tuple": (lambda v: v.transpose((1, 0, 2)), (3, 2, 4)),
+    "transpose of NumPy's integers": (
+        lambda v: v.transpose(*np.array([1, 0, 2])),
+        (3, 2, 4),
+    ),
+    "permute": (lambda v: v.permute(-1, 0, 1), (4, 2, 3)),
+    "permute of a list": (lambda v: v.permute([-1, 0, 1]), (4, 2, 3)),
+    "reshape": (lambda v: v.reshape(4, 6), (4, 6)),
+    "reshape of a tuple": (lambda v: v.reshape((4, 6)), (4, 6)),
+    "reshape of one extent": (lambda v: v.reshape(24), (24,)),
+    "reshape of NumPy's integers": (lambda v: v.reshape(np.int64(4), 6), (4, 6)),
+    "reshape of the rest": (lambda v: v.reshape(2, -1, 2), (2, 6, 2)),
+    "reshape by keyword": (lambda v: v.reshape(4, 6, order="C"), (4, 6)),
+    "reshape of a tuple by keyword": (lambda v: v.reshape((4, 6), order="A"), (4, 6)),
+    "reshape to seven axes": (
+        lambda v: v.reshape(1, 2, 1, 3, 1, 4, 1),
+        (1, 2, 1, 3, 1, 4, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAYS.values(), ids=WAYS)
+def test_axes_are_taken_one_by_one_and_as_a_sequence(case):
+    operation, shape = case
+    view = host(ramp(2, 3, 4))
+    assert operation(view).shape == operation(view).shape == shape
+
+
+def test_axes_of_a_view_without_any():
+    view = host(np.array(3.5))
+    for made in (view.transpose(), view.permute(), view.reshape(), view.reshape(())):
+        assert made.shape == ()
+    assert view.reshape(1, 1).shape == (1, 1)
+
+
+MISUSES = {
+    "transpose with a keyword": lambda v: v.transpose(axes=(1, 0)),
+    "permute with a keyword": lambda v: v.permute(dims=(1, 0)),
+    "reshape with another keyword": lambda v: v.reshape(6, shape=6),
+    "an order that is no text": lambda v: v.reshape(6, order=0),
+    "an extent that is no integer": lambda v: v.reshape(2.0, 3),
+    "an axis that is no integer": lambda v: v.transpose("a", "b"),
+    "no view": lambda v: type(v).reshape(3, 6),
+    "no arguments": lambda v: type(v).transpose(),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
+def test_axes_when_given_wrongly_then_type_error(misuse):
+    with pytest.raises(TypeError):
+        misuse(host(ramp(2, 3)))
+
+
+def test_axes_when_too_many_then_value_error():
+    with pytest.raises(ValueError, match="64"):
+        host(ramp(1)).reshape(*[1] * 65)
+    with pytest.raises(OverflowError):
+        host(ramp(1)).reshape(2**70)
+    with pytest.raises(ValueError, match="order"):
+        host(ramp(1)).reshape(1, order="Z")
+
+
+def test_axes_methods_have_a_signature_and_a_text():
+    assert str(inspect.signature(StridedView.reshape)) == "(self, /, *shape, order='C')"
+    assert str(inspect.signature(StridedView.transpose)) == "(self, /, *axes)"
+    assert str(inspect.signature(StridedView.permute)) == "(self, /, *axes)"
+    for method in (StridedView.reshape, StridedView.transpose, StridedView.permute):
+        assert method.__doc__.strip()[0].isupper()
+        assert method.__qualname__ == f"StridedView.{method.__name__}"
 
 
 def test_reshape_when_a_copy_is_needed_then_refuses():

@@ -15,6 +15,7 @@ import numpy as np
 from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
+from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv import driver as numba_driver
 
 from stridedview import (
