@@ -6,7 +6,7 @@ operation itself. It adds them to the class when it is imported.
 """
 
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t
 
 from stridedview._geometry cimport MAX_NDIM
@@ -25,7 +25,7 @@ cdef extern from "Python.h":
         const char* ml_doc
     int METH_FASTCALL
     int METH_KEYWORDS
-    object PyDescr_NewMethod(object cls, PyMethodDef* method)
+    object PyDescr_NewMethod(PyTypeObject* cls, PyMethodDef* method)
 
 # Python reads the first line as the signature. All of this must live as long as the class.
 cdef const char* TRANSPOSE = b"""transpose($self, /, *axes)
@@ -143,7 +143,7 @@ cdef object _method(int index, const char* name, void* function, const char* tex
     cdef PyMethodDef* method = &_methods[index]
     method.ml_name, method.ml_meth, method.ml_doc = name, function, text
     method.ml_flags = METH_FASTCALL | METH_KEYWORDS
-    return PyDescr_NewMethod(StridedView, method)
+    return PyDescr_NewMethod(<PyTypeObject*>StridedView, method)
 
 
 add_members({

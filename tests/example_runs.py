@@ -29,9 +29,10 @@ ROW = re.compile(
 def run(name, *arguments, folder=EXAMPLES, **environment):
     """Run an example as a user does; return the finished process."""
     inherited = {key: value for key, value in os.environ.items() if "CUDASIM" not in key}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, str(folder / f"{name}.py"), *arguments],
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        env={**inherited, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -60,9 +60,14 @@ def begin(flags):
     return stream
 
 
-def end(stream):
+def end_capture(stream):
     """End a capture, which must still be whole."""
     good(cu.cuGraphDestroy(good(cu.cuStreamEndCapture(stream))))
+
+
+def end(stream):
+    """End a capture, which must still be whole, and its stream."""
+    end_capture(stream)
     good(cu.cuStreamDestroy(stream))
 
 
@@ -168,10 +173,11 @@ def test_block_of_a_stream_that_captures_waits_and_taking_one_there_is_refused(d
     assert _block.waiting() == 1
     with pytest.raises(RuntimeError, match="captur"):
         sv.empty(3, stream=int(stream))
-    end(stream)
+    end_capture(stream)
     sv.empty(1)
     assert _block.waiting() == 0
     assert used(device) == before
+    good(cu.cuStreamDestroy(stream))  # given by its handle: it has to outlive the memory
 
 
 CHILDREN = {
