@@ -43,3 +43,29 @@ def test_unexpected_when_a_difference_is_meant_then_it_passes_until_it_is_gone()
     assert suite.unexpected(found, before) == []
     assert suite.unexpected({}, before) == [f"{MEANT}: expected to differ, and does not"]
     assert suite.unexpected({}, {}) == []
+
+
+def test_confirmed_when_a_difference_is_not_there_again_then_it_is_dropped(monkeypatch):
+    asked = []
+
+    def run(options, arguments, environment):
+        asked.append((options, arguments))
+        return {
+            "t.A::real": "passed" if options is None else "failed",
+            "t.A::luck": "failed",
+        }
+
+    monkeypatch.setattr(suite, "run", run)
+    found = dict.fromkeys(("t.A::real", "t.A::luck", MEANT), "differs")
+    assert set(suite.confirmed(found, "", {})) == {"t.A::real", MEANT}
+    expression = "(t and A and real) or (t and A and luck)"
+    assert asked == [(None, ["-k", expression]), ("", ["-k", expression])]
+    asked.clear()
+    assert suite.confirmed({MEANT: "differs"}, "", {}) == {MEANT: "differs"}
+    assert not asked
+
+
+def test_selection_when_a_test_has_parameters_then_they_are_left_out():
+    assert suite.selection(["test_a.A::has[x-1]", "::test_b"]) == (
+        "(test_a and A and has) or (test_b)"
+    )
