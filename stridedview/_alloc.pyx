@@ -6,6 +6,7 @@ allocator of another framework, through its C exchange API. The public functions
 fill and copy are in memory.py.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -138,14 +139,35 @@ cdef class _Home:
     cdef object resource        # the memory resource looked at last
     cdef void* pool             # its pool if that is the device's default one, else NULL
 
-cdef list _homes = []           # one a device, in the order of their first use
+
+cdef extern from "Python.h":
+    PyObject* PyThreadState_GetDict()
+    PyObject* PyDict_GetItemWithError(object, object) except? NULL
+
+cdef object _HOMES = object()
+
+
+cdef list _homes_here():
+    """Return this thread's homes, one a device, in the order of their first use.
+
+    cuda.core's Device objects are a thread's own, and so are the memory resources that a
+    user puts on them.
+    """
+    cdef PyObject* kept = PyThreadState_GetDict()
+    cdef PyObject* found = PyDict_GetItemWithError(<object>kept, _HOMES)
+    if found != NULL:
+        return <list>found
+    homes = []
+    (<dict>kept)[_HOMES] = homes
+    return homes
 
 
 cdef _Home _home(int number):
     """Return a device's home; the device is current after it."""
     cdef unsigned long long now = 0
+    cdef list homes = _homes_here()
     if driver_ready() and driver.cuCtxGetId(NULL, &now) == CUDA_SUCCESS:
-        for home in _homes:
+        for home in homes:
             if (<_Home>home).context_id == now and (
                     number < 0 or number == (<_Home>home).number):
                 return <_Home>home
@@ -154,9 +176,10 @@ cdef _Home _home(int number):
 
 cdef _Home _find_home(int number):
     cdef int now = -1
+    cdef list homes = _homes_here()
     require_driver()
     if driver.cuCtxGetDevice(&now) == CUDA_SUCCESS and (number < 0 or number == now):
-        for home in _homes:
+        for home in homes:
             if (<_Home>home).number == now:
                 _look_at_context(<_Home>home)
                 return <_Home>home
@@ -172,7 +195,8 @@ cdef _Home _new_home(int number):
     home.stream = home.device.default_stream
     home.handle = stream_handle(home.stream)
     _look_at_context(home)
-    _homes[:] = [other for other in _homes if (<_Home>other).number != home.number] + [home]
+    homes = _homes_here()
+    homes[:] = [other for other in homes if (<_Home>other).number != home.number] + [home]
     return home
 
 
