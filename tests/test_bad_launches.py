@@ -269,7 +269,8 @@ def test_parameters_when_over_the_limit_then_it_is_told_before_the_compile(enabl
     }[way]
     message = (
         r"'take_three' take 39216 bytes of parameters, the limit is 32764 \(compute "
-        r"capability 9.0, driver of CUDA 1\d\.\d+\); the largest: argument 2 \(39200 bytes\)"
+        r"capability 9.0, driver of CUDA 1\d\.\d+\); the largest: argument 2 "
+        r"\(39200 bytes\)"
     )
     for _ in range(2):
         with caught(ValueError, message):

@@ -277,7 +277,7 @@ def test_empty_when_the_driver_refuses_for_another_reason_then_cuda_core_is_aske
     assert kind(sv.empty(3)) == "Loan"
     standin.fail_next(TAKE, NOT_SUPPORTED, times=2)
     # cuda-core 1.0 does not tell the reason.
-    with pytest.raises(Exception, match="NOT_SUPPORTED|Failed to allocate") as caught:
+    with pytest.raises(Exception, match=r"NOT_SUPPORTED|Failed to allocate") as caught:
         sv.empty(3)
     assert not isinstance(caught.value, MemoryError)
     assert kind(sv.empty(3)) == "Block"
