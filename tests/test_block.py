@@ -480,7 +480,7 @@ standin.load()
 from cuda.bindings import driver as cu
 from cuda.core import Device
 import stridedview as sv
-from tests.standin.helpers import good
+from tests.standin.helpers import good, make_context
 def kind(view):
     return type(view.owner).__name__
 def given():
@@ -543,7 +543,7 @@ for number in (0, 1, 1, 0):
 def test_empty_when_the_current_context_is_not_the_primary_one_then_is_cuda_cores():
     run("""
 mine = sv.empty(3)
-context = good(cu.cuCtxCreate(None, 0, 0))
+context = make_context()
 assert kind(sv.empty(3)) == "Loan"
 assert int(good(cu.cuCtxGetCurrent())) == int(context)
 del mine            # goes back in the primary context

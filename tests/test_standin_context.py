@@ -8,7 +8,7 @@ import pytest
 from cuda.bindings import driver as cu
 from numba import cuda
 
-from tests.standin.helpers import code, good, kernel_of, launch, run_child
+from tests.standin.helpers import code, good, kernel_of, launch, make_context, run_child
 
 pytestmark = pytest.mark.standin
 VALUES = (ctypes.c_int32(1),)
@@ -23,7 +23,7 @@ def nothing(i):
 def own_context(driver):
     """Give a made context, so that no test takes away the primary one that others use."""
     cuda.current_context()
-    context = good(cu.cuCtxCreate(None, 0, 0))
+    context = make_context()
     yield context
     good(cu.cuCtxPopCurrent())
     if code(cu.cuCtxGetDevice_v2(context)) == 0:
@@ -102,7 +102,7 @@ def test_function_when_of_another_context_then_its_launch_is_refused_and_the_ker
     cuda.current_context()
     kernel = kernel_of(nothing)
     function = good(cu.cuKernelGetFunction(kernel))
-    context = good(cu.cuCtxCreate(None, 0, 0))
+    context = make_context()
     try:
         assert launch(function, VALUES) == 400
         assert launch(cu.CUfunction(int(kernel)), VALUES) == 0
@@ -114,7 +114,7 @@ def test_function_when_of_another_context_then_its_launch_is_refused_and_the_ker
 
 def test_context_when_destroyed_then_its_memory_and_streams_are_gone(driver):
     cuda.current_context()
-    context = good(cu.cuCtxCreate(None, 0, 0))
+    context = make_context()
     pointer, stream = good(cu.cuMemAlloc(512)), good(cu.cuStreamCreate(0))
     good(cu.cuCtxDestroy(context))
     assert code(cu.cuMemFree(pointer)) == 1

@@ -40,6 +40,12 @@ def good(result):
     return values[0] if len(values) == 1 else values or None
 
 
+def make_context(device=0):
+    """Make a context, current on this thread; before CUDA 13 a binding takes no parameters."""
+    parameters = (None,) if cu.CUDA_VERSION >= 13000 else ()
+    return good(cu.cuCtxCreate(*parameters, 0, device))
+
+
 def kernel_of(dispatcher, signature=None):
     """Return the CUkernel of a compiled dispatcher's one overload (or of `signature`)."""
     overload = (
