@@ -140,9 +140,17 @@ def test_capture_when_a_callback_in_it_is_interrupted_then_it_goes_on(enabled):
     assert capture.nodes == 1
 
 
+@pytest.fixture
+def interruptible():
+    """Have SIGINT raise KeyboardInterrupt, which it does not in a job of the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("way", ["plan", "prepared", "callback"])
 def test_launch_when_a_signal_comes_while_the_driver_works_then_it_is_launched_once(
-    enabled, way
+    enabled, interruptible, way
 ):
     kernel, array = fresh(), vector()
     configuration = kernel[1, 1]
