@@ -7,7 +7,7 @@ Every route ends in the same ``Source`` and passes the same checks.
 
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport intptr_t, uintptr_t
+from libc.stdint cimport int32_t, intptr_t, uintptr_t
 
 cimport cython
 
@@ -39,6 +39,9 @@ from stridedview import _torch, _torch_gate
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
+    bint PyObject_TypeCheck(object, PyTypeObject*)
+
+cdef PyTypeObject* _ndarray = <PyTypeObject*>np.ndarray
 
 # Types hold their place as long as they are here, so the table is bounded: past this
 # many types (a program that makes classes in a loop) it starts anew.
@@ -255,31 +258,52 @@ cdef int _from_cupy(object array, Source* source) except -1:
 
 
 cdef int _from_numba(object array, Source* source) except -1:
+    # A mapped or managed array is a NumPy array; its memory may be an owner's, or nobody's.
     owner = array
-    if isinstance(array, np.ndarray):
+    is_mapped = PyObject_TypeCheck(array, _ndarray)
+    if is_mapped:
         owner = _mapped_owner(array)
         if owner is None:
             return host_interface_source(array, source)
-    pointer = owner.device_ctypes_pointer.value
-    if owner is not array:
-        pointer += array.ctypes.data - owner.ctypes.data
-    stream = owner.stream
+    memory = owner.gpu_data
+    # What counts references to memory hands every attribute on by Python code.
+    memory = getattr(memory, "_view", memory)
+    pointer = int(memory.device_pointer)
     source.dtype = dtype_id_of(array.dtype)
     read_shape(source, array.shape, array.strides)
-    source.data = <void*><uintptr_t>(pointer or 0)
-    source.device_type = _numba_device_type(array, pointer)
-    source.device_id = _numba_device(owner)
+    source.data = <void*><uintptr_t>pointer
+    source.device_type = kDLCUDA
+    if is_mapped:
+        _place_mapped(array, owner, pointer, source)
+    source.device_id = _device_of_context(memory.context)
     source.family = FAMILY_NUMBA
-    if stream is not None and not isinstance(stream, int):
+    stream = owner.stream
+    if isinstance(stream, int):
+        source.stream = stream if stream else NO_STREAM
+    elif stream is not None:
         source.stream = _stream_handle(stream)
-    elif stream:
-        source.stream = stream
     return check_source(source)
 
 
+# The context that was asked for last, and its device, which stays one.
+cdef object _context = None
+cdef int32_t _context_device = 0
+
+
+cdef int32_t _device_of_context(object context) except -1:
+    global _context, _context_device
+    cdef int32_t device
+    if context is _context:
+        return _context_device
+    device = context.device.id
+    _context_device = device
+    _context = context
+    return device
+
+
 cdef object _mapped_owner(object array):
-    # Mapped and managed arrays are NumPy arrays: a part of one is of the same class but
-    # knows no device, and a result of arithmetic is ordinary memory.
+    # A part of such an array is of the same class but knows no device, and a result of
+    # arithmetic is ordinary memory.
     while isinstance(array, np.ndarray):
         if hasattr(array, "gpu_data"):
             return array
@@ -287,17 +311,14 @@ cdef object _mapped_owner(object array):
     return None
 
 
-cdef int _numba_device_type(object array, object pointer) except -1:
+cdef int _place_mapped(object array, object owner, object pointer, Source* source) except -1:
     # The host's address is the device's wherever the driver could arrange it.
-    if not isinstance(array, np.ndarray) or array.ctypes.data != pointer:
-        return kDLCUDA
-    is_managed = _derives(type(array), "numba", "ManagedNDArray")
-    return kDLCUDAManaged if is_managed else kDLCUDAHost
-
-
-cdef int _numba_device(object array) except -1:
-    memory = array.gpu_data
-    return memory.context.device.id
+    pointer += array.ctypes.data - owner.ctypes.data
+    source.data = <void*><uintptr_t>pointer
+    if array.ctypes.data == pointer:
+        is_managed = _derives(type(array), "numba", "ManagedNDArray")
+        source.device_type = kDLCUDAManaged if is_managed else kDLCUDAHost
+    return 0
 
 
 cdef intptr_t _stream_handle(object stream) except? -1:
