@@ -41,7 +41,7 @@ def good(result):
 
 
 def make_context(device=0):
-    """Make a context, current on this thread; before CUDA 13 a binding takes no parameters."""
+    """Make a context, current on this thread; before CUDA 13 it takes no parameters."""
     parameters = (None,) if cu.CUDA_VERSION >= 13000 else ()
     return good(cu.cuCtxCreate(*parameters, 0, device))
 
