@@ -29,10 +29,10 @@ from stridedview._driver cimport (
     driver_ready,
     require_driver,
 )
-from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, find_dtype
+from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_lanes, find_dtype
 from stridedview._exchange cimport find_exchange
 from stridedview._export cimport view_of_managed
-from stridedview._geometry cimport MAX_NDIM, fill_f_strides, parse_extents
+from stridedview._geometry cimport MAX_NDIM, add_overflows, fill_f_strides, parse_extents
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport Layout, intern_layout
 from stridedview._stream cimport STREAM_PER_THREAD, stream_handle
@@ -41,6 +41,9 @@ from stridedview._view cimport FAMILY_NONE, FAMILY_OWN, NO_STREAM, StridedView, 
 import sys
 
 from stridedview._stream import is_named
+
+cdef enum:
+    PART = 256      # bytes: the alignment of an array that shares its memory with others
 
 cdef extern from *:
     """
@@ -365,7 +368,7 @@ cdef StridedView _allocate_exchange(
     prototype.ndim = 1
     prototype.dtype.code = dtype_facts[dtype_id].code
     prototype.dtype.bits = dtype_facts[dtype_id].bits
-    prototype.dtype.lanes = 1
+    prototype.dtype.lanes = dtype_lanes(dtype_id)
     if prototype.dtype.bits == 0:           # a structured dtype: as bytes
         prototype.dtype.code, prototype.dtype.bits, count = 1, 8, layout.nbytes
     prototype.shape, prototype.strides = &count, &step
@@ -471,11 +474,18 @@ def empty_many(specs, *, device=None, stream=None, like=None):
     device, stream, like
         As for :func:`empty`.
 
+    Raises
+    ------
+    OutOfMemoryError
+        Saying how much was asked for.
+    OverflowError
+        If the number of bytes of all arrays does not fit 64 bits.
+
     Notes
     -----
     The memory goes back when the last of the views has gone.
     """
-    cdef int64_t total = 0
+    cdef int64_t total = 0, padded
     cdef StridedView slab
     cdef Layout layout
     cdef DType entry
@@ -484,14 +494,17 @@ def empty_many(specs, *, device=None, stream=None, like=None):
         entry = find_dtype(dtype)
         layout = layout_of(shape, entry.id, "C")
         parts.append((total, layout, entry.id))
-        total += (layout.nbytes + 255) & ~255
+        if add_overflows(layout.nbytes, PART - 1, &padded) or add_overflows(
+                total, padded & ~<int64_t>(PART - 1), &total):
+            raise OverflowError("the number of bytes of all arrays does not fit 64 bits")
     slab = empty(total, "uint8", device=device, stream=stream, like=like)
     views = []
     for offset, part, dtype_id in parts:
         view = make_view(
             <char*>slab.data + <int64_t>offset, <Layout>part, dtype_id, slab.device_type,
             slab.device_id, False, slab.owner, slab.family, slab.stream_handle)
-        (<StridedView>view).extra = slab.extra
+        # Each its own: what is noted there of one part is not so of another.
+        (<StridedView>view).extra = None if slab.extra is None else dict(slab.extra)
         views.append(view)
     return views
 

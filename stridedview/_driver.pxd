@@ -114,6 +114,7 @@ ctypedef struct Driver:
     int (*cuMemAllocFromPoolAsync)(unsigned long long*, size_t, void*, void*) noexcept nogil
     int (*cuMemFreeAsync)(unsigned long long, void*) noexcept nogil
     int (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
+    int (*cuMemFreeHost)(void*) noexcept nogil
     int (*cuGetErrorName)(int, const char**) noexcept nogil
     int (*cuGetErrorString)(int, const char**) noexcept nogil
 

@@ -50,6 +50,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuMemAllocFromPoolAsync", 11020),
     ("cuMemFreeAsync", 11020),
     ("cuMemHostAlloc", 2020),
+    ("cuMemFreeHost", 2000),
     ("cuGetErrorName", 6000),
     ("cuGetErrorString", 6000),
 )

@@ -30,6 +30,7 @@ cdef class DType:
 
 
 cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1
+cdef int dtype_lanes(int id) noexcept
 cdef int dtype_from_numpy(object dtype) except -1
 cdef DType dtype_by_id(int id)
 # The entry for whatever ``stridedview.dtype`` takes.

@@ -12,6 +12,7 @@ from stridedview._dlpack cimport (
     kDLBool,
     kDLComplex,
     kDLFloat,
+    kDLFloat4_e2m1fn,
     kDLFloat8_e4m3fn,
     kDLFloat8_e4m3fnuz,
     kDLFloat8_e5m2,
@@ -51,7 +52,7 @@ cdef list STATIC = [
     ("float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8, 1, False, VIEW_AS_BYTES),
     ("float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8, 1, False, VIEW_AS_BYTES),
     ("complex32", kDLComplex, 32, 2, False, VIEW_AS_FLOAT),
-    ("float4_e2m1fn_x2", 17, 4, 1, False, VIEW_AS_BYTES),
+    ("float4_e2m1fn_x2", kDLFloat4_e2m1fn, 4, 1, False, VIEW_AS_BYTES),
 ]
 
 # Names of Numba's own types where they differ from ours; numba_cuda resolves them.
@@ -179,7 +180,8 @@ cdef int _fill_table() except -1:
         entry.torch_name = name
         entry.advice = advice
         _by_name[name] = entry
-        if code < 32:
+        # Of less than a byte there is the pair of two lanes only.
+        if bits >= 8 and code < 32:
             _dlpack_ids[<int>code][<int>(bits & 255)] = entry.id
         if _is_numpys_own(name):
             entry._numpy = np.dtype(name)
@@ -202,7 +204,7 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
     cdef int id = 0
     if lanes == 1 and 0 <= code < 32 and 0 < bits < 256:
         id = _dlpack_ids[code][bits]
-    if lanes == 2 and code == 17 and bits == 4:
+    if lanes == 2 and code == kDLFloat4_e2m1fn and bits == 4:
         id = (<DType>_by_name["float4_e2m1fn_x2"]).id
     if id == DTYPE_NONE:
         raise BufferError(
@@ -210,6 +212,12 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
             "view it as an integer type of the same width"
         )
     return id
+
+
+cdef int dtype_lanes(int id) noexcept:
+    """Return DLPack's lanes: 2 for a packed pair, else 1."""
+    cdef DTypeFacts* facts = &dtype_facts[id]
+    return 2 if facts.code == kDLFloat4_e2m1fn and facts.bits == 4 else 1
 
 
 cdef int dtype_from_numpy(object dtype) except -1:

@@ -244,7 +244,8 @@ cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* cal
         return False
     memcpy(words, layout.words, (5 + 2 * slot.ndim) * sizeof(uint64_t))
     words[4] = <uint64_t><uintptr_t>array.data if layout.size else 0
-    return _is_usable(slot, words)
+    return _is_usable(slot, words) and (
+        layout.whole_strides or _misaligned_axis(words, slot.ndim, slot.misaligned) < 0)
 
 
 cdef inline bint _has_noted(int* count, intptr_t* waits, intptr_t stream) noexcept nogil:
@@ -266,13 +267,32 @@ cdef inline bint _is_usable(const Slot* slot, const uint64_t* words) noexcept no
     return words[2] == 0 or (words[4] >= FIRST_PAGE and words[4] & slot.misaligned == 0)
 
 
+cdef inline int _misaligned_axis(const uint64_t* words, int ndim,
+                                 uint64_t mask) noexcept nogil:
+    """Return the first axis whose stride leads off the alignment, or -1."""
+    cdef int axis
+    for axis in range(ndim):
+        if words[5 + axis] > 1 and words[5 + ndim + axis] & mask:
+            return axis
+    return -1
+
+
 # -- the general way ----------------------------------------------------------------------
 
 cdef inline int check_memory(const uint64_t* words, const Source* source) except -1:
     # torch's tensors come here unchecked; the others were checked by their route.
     cdef uint64_t alignment = <uint64_t>dtype_facts[source.dtype].alignment
-    if words[2] and (words[4] < FIRST_PAGE or words[4] & (alignment - 1)):
+    cdef int axis
+    if words[2] == 0:
+        return 0
+    if words[4] < FIRST_PAGE or words[4] & (alignment - 1):
         return _refuse_pointer(words[4], source.dtype)
+    axis = _misaligned_axis(words, source.ndim, alignment - 1)
+    if axis >= 0:
+        raise BufferError(
+            f"its stride of {<int64_t>words[5 + source.ndim + axis]} bytes along axis {axis} "
+            f"leads off the {alignment} bytes that {dtype_by_id(source.dtype).name} is "
+            "aligned to; pass a copy")
     return 0
 
 

@@ -260,7 +260,7 @@ cdef int _look_up_stream(object torch) except -1:
 cdef int _learn_dtypes(object torch, object library) except -1:
     # torch's own numbers for its scalar types: asked by name, or read off a sample where
     # this torch has no such function for a type that it has.
-    cdef int32_t number = -1
+    cdef int32_t number
     for entry in _dtype.entries():
         torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
         if torch_dtype is None:
@@ -270,8 +270,9 @@ cdef int _learn_dtypes(object torch, object library) except -1:
             number = function()
         else:
             sample = torch.empty(0, dtype=torch_dtype)
-            torch_route.api.get_dtype(
-                <char*><PyObject*>sample + torch_route.tensor_offset, &number)
+            if torch_route.api.get_dtype(
+                    <char*><PyObject*>sample + torch_route.tensor_offset, &number) != 0:
+                continue
         if 0 <= number < 128:
             torch_route.dtype_ids[number] = entry.id
     return 0

@@ -329,9 +329,10 @@ cdef StridedView _on_other_device(StridedView dst, StridedView src):
         packed = on_scratch(scratch(layout.nbytes, source_stream), layout, src)
         plan_copy(&plan, packed, src)
         queue_plan(&plan, src.device_id, source_stream)
+        # An event of one device's cannot be recorded on a stream of another's.
+        synchronize(source_stream)
     with current_device(dst):
         work_stream(dst, None, &handle)
-        order_behind(handle, source_stream)
         sent = on_scratch(scratch(layout.nbytes, handle), layout, dst)
         check(driver.cuMemcpyAsync(
             <uintptr_t>sent.data, <uintptr_t>packed.data, layout.nbytes, handle),

@@ -47,6 +47,7 @@ cdef str HOW_TO_MAKE_ONE = (
     "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
     "and their like, or from another view")
 cdef object _numba_typer = None
+cdef object _stream_reader = None
 
 
 @cython.final
@@ -454,12 +455,18 @@ cdef StridedView _bound(StridedView view, object stream, bint unless_none=True):
     # Numba's own: a stream of 0 leaves the view's stream as it is, but not in bind().
     if not stream and unless_none:
         return view
-    handle = getattr(stream, "handle", stream)
-    handle = getattr(handle, "value", handle) or 0
-    view.stream_handle = int(handle) if stream else NO_STREAM
+    if stream and _stream_reader is None:
+        importlib.import_module("stridedview._stream")
+    view.stream_handle = _stream_reader(stream) if stream else NO_STREAM
     view.family = FAMILY_OWN if stream else FAMILY_NUMBA
     _extra(view)["stream"] = stream
     return view
+
+
+def set_stream_reader(reader):
+    """Install the function that gives a stream object's handle. Owned by _stream."""
+    global _stream_reader
+    _stream_reader = reader
 
 
 def set_numba_typer(typer):
