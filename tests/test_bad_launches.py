@@ -165,6 +165,27 @@ def test_pointer_when_misaligned_then_it_is_refused_with_the_address(enabled, ca
         kernel[1, 1](1, 2, producer(array))
 
 
+STRIDED_OFF = {
+    "of the interface": lambda array: Foreign(
+        pointer_of(array), (4,), np.float32, strides=(6,), owner=array
+    ),
+    "of a view": lambda array: stridedview.from_any(array).as_strided((4,), (6,)),
+}
+
+
+@pytest.mark.parametrize("case", STRIDED_OFF)
+def test_stride_when_it_leads_off_the_alignment_then_it_is_refused(enabled, case):
+    kernel, array = fresh(), vector(8)
+    even = stridedview.from_any(array).as_strided((4,), (8,))
+    bad = STRIDED_OFF[case](array)
+    for _ in range(2):
+        with caught(BufferError, "argument 3 'c'.*6 bytes along axis 0.*4 bytes.*float32"):
+            kernel[1, 1](1, 2, bad)
+        kernel[1, 1](1, 2, even)
+    single = stridedview.from_any(array).as_strided((1, 4), (6, 8))
+    assert recorded(kernel, (1, 2, single)).words[-2:] == (6, 8)
+
+
 def test_torch_tensor_when_misaligned_then_it_is_refused_with_the_address(enabled):
     import torch
 

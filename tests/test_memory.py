@@ -9,6 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import stridedview as sv
 from stridedview import memory
@@ -88,6 +89,19 @@ def test_zeros_full_and_empty_like():
     assert (view.shape, view.strides, view.dtype) == ((4, 3), (12, 4), array.dtype)
     assert sv.empty_like(array.T).strides == (4, 12)
     assert sv.empty_like(array, "f8").strides == (24, 8)
+
+
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_empty_many_when_the_sum_exceeds_64_bits_then_says_so(count):
+    with pytest.raises(OverflowError, match="all arrays"):
+        sv.empty_many([((1 << 62,), "u1")] * count + [((8,), "u1")])
+
+
+def test_empty_many_when_a_stream_is_named_then_each_part_has_its_own_address_for_numba():
+    parts = sv.empty_many([(4, "f4"), (4, "f4")], stream=cuda.stream())
+    addresses = [int(part.gpu_data.device_pointer) for part in parts]
+    assert addresses == [part.ptr for part in parts]
+    assert addresses[1] - addresses[0] == 256
 
 
 def test_empty_many_shares_one_allocation():

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import inspect
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -132,6 +133,33 @@ def test_stream_is_what_bind_was_given():
     assert bound.bind(0).stream == 0
     assert bound.squeeze().stream == 0x1234
     assert bound.squeeze(stream=0x99).stream == 0x99
+
+
+def _with_protocol(handle):
+    return types.SimpleNamespace(__cuda_stream__=lambda: (0, handle))
+
+
+STREAMS = {
+    "protocol": _with_protocol,
+    "torch's": lambda handle: types.SimpleNamespace(cuda_stream=handle),
+    "CuPy's": lambda handle: types.SimpleNamespace(ptr=handle),
+    "Numba's": lambda handle: types.SimpleNamespace(handle=handle),
+    "an integer": int,
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("method", ["bind", "ravel", "squeeze"])
+def test_stream_when_of_any_library_then_it_is_the_views(kind, method):
+    stream = STREAMS[kind](0x1234)
+    view = getattr(device(), method)(stream=stream)
+    assert view.stream is stream or view.stream == 0x1234
+    assert view.__cuda_array_interface__["stream"] == 0x1234
+
+
+def test_stream_when_it_is_none_then_it_is_refused_by_its_type():
+    with pytest.raises(TypeError, match=r"expected a stream, got builtins\.str"):
+        device().bind("x")
 
 
 # ---- other views of the same memory ------------------------------------------------------
