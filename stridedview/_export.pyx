@@ -4,7 +4,7 @@ Owns DLPack out (method, capsules, C exchange API), the CUDA and the host array
 interface, ``.smv`` and ``.to_torch()``. It copies only where a protocol asks for a
 copy, and then through ``copy`` and ``copy_to_host`` of the class. Every export
 holds the view, and the view its owner; the stream that orders the memory is told
-to the consumer, or put before the consumer's by the hook of ``set_stream_hooks``.
+to the consumer, or put before the consumer's by the hook of ``set_hooks``.
 """
 
 from cpython.object cimport PyObject

@@ -29,7 +29,7 @@ import os
 import sys
 from collections import deque
 
-from stridedview import _ingest, _view
+from stridedview import _export, _ingest, _view
 from stridedview._driver import DriverError
 
 cdef enum:
@@ -399,5 +399,7 @@ def order_view(StridedView view, stream):
 
 _ingest.set_order_hook(order_view)
 _view.set_stream_reader(handle_of)
+# Memory of our own is worked on where Numba's is, on whichever device.
+_export.set_hooks(current_stream=lambda _device: default_stream())
 # Nothing is asked of a driver that is going away; what was kept goes with the process.
 atexit.register(_kept.clear)

@@ -13,6 +13,7 @@ import pytest
 
 import stridedview
 from stridedview import Layout, StridedView, _export, _stream, _view
+from tests.standin.helpers import run_child
 
 torch = pytest.importorskip("torch")
 
@@ -650,6 +651,22 @@ def test_exchange_api_has_every_function():
         "current_stream",
     ):
         assert getattr(api, name), name
+
+
+@pytest.mark.parametrize(("per_thread", "expected"), [("0", "0"), ("1", "2")])
+def test_exchange_api_tells_numbas_default_stream(per_thread, expected):
+    source = """
+        import ctypes
+        from tests.test_view import call, exchange_api
+        stream = ctypes.c_size_t(77)
+        ask = exchange_api().current_stream
+        kinds = ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p
+        code = ctypes.PYFUNCTYPE(*kinds)(ask)(2, 0, ctypes.addressof(stream))
+        print(code, stream.value)
+    """
+    variables = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": per_thread}
+    done = run_child(source, variables=variables)
+    assert done.stdout.split() == ["0", expected], done.stderr[-2000:]
 
 
 def test_exchange_api_borrows_a_tensor():
