@@ -3,6 +3,7 @@
 import gc
 import pickle
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -436,6 +437,20 @@ def test_configurations_when_kernels_come_and_go_then_each_gets_its_own(enabled)
                 assert kernel[number + 1, 1].dispatcher is kernel
         del kernels, kernel
         gc.collect()
+
+
+def test_configurations_when_each_names_a_stream_of_its_own_then_few_streams_are_kept(
+    enabled,
+):
+    kernel, alive = fresh(), []
+    for _ in range(300):
+        stream = cuda.stream()
+        alive.append(weakref.ref(stream))
+        assert kernel[1, 1, stream] is kernel[1, 1, stream]
+    del stream
+    gc.collect()
+    assert 1 <= sum(one() is not None for one in alive) <= 130
+    assert kernel[1, 1] is kernel[1, 1]
 
 
 # ---- what torch.compile sees ----

@@ -133,7 +133,7 @@ def test_stream_is_what_bind_was_given():
     assert bound.T.reshape(6, 4).stream == 0x1234
     assert bound.bind(0).stream == 0
     assert bound.squeeze().stream == 0x1234
-    assert bound.squeeze(stream=0x99).stream == 0x99
+    assert bound.squeeze(stream=0x9999).stream == 0x9999
 
 
 def _with_protocol(handle):
