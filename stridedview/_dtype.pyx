@@ -22,9 +22,9 @@ from stridedview._dlpack cimport (
     kDLUInt,
 )
 
-import threading
-
 import numpy as np
+
+from stridedview._locks import Lock
 
 cdef str VIEW_AS_FLOAT = "pass x.view(torch.float16) with a last axis of pairs"
 cdef str VIEW_AS_BYTES = "pass x.view(torch.uint8)"
@@ -73,7 +73,7 @@ cdef list _entries = [None]
 cdef dict _by_name = {}
 cdef dict _by_numpy = {}            # those of fixed entries
 cdef dict _registered = {}          # (dtype, is it an aligned struct) -> entry
-cdef object _lock = threading.Lock()
+cdef object _lock = Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
 

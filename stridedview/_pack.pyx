@@ -34,9 +34,10 @@ from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
 from stridedview._view cimport NO_STREAM, StridedView
 
 import enum
-import threading
 
 import numpy as np
+
+from stridedview._locks import Lock
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
@@ -54,7 +55,7 @@ cdef enum:
 
 cdef dict _kinds = {}           # type -> kind, for the types that are not asked by pointer
 cdef dict _type_ids = {}        # named tuple or enum class -> id in a word
-cdef object _lock = threading.Lock()
+cdef object _lock = Lock()
 
 
 cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1:

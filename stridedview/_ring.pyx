@@ -28,8 +28,9 @@ from stridedview._driver cimport (
 )
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
+
+from stridedview._locks import Lock
 
 cdef enum:
     CU_MEMHOSTALLOC_PORTABLE = 1
@@ -78,14 +79,14 @@ cdef struct Job:
 # reset are gone with it, and what is left here of them is small.
 cdef dict _rings = {}
 cdef object _pool = None
-cdef object _ring_lock = threading.Lock()
+cdef object _ring_lock = Lock()
 cdef PyThread_type_lock _share_lock = PyThread_allocate_lock()
 
 
 def _after_fork():
     # The threads are the parent's, and so is the context.
-    global _rings, _pool, _ring_lock
-    _rings, _pool, _ring_lock = {}, None, threading.Lock()
+    global _rings, _pool
+    _rings, _pool = {}, None
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "stridedview"
 # a row know nothing of each other, except as `SAME_ROW` says.
 ORDER = [
     {
+        "_locks",
         "_dlpack",
         "_driver",
         "_dynamo",
@@ -31,8 +32,8 @@ ORDER = [
     {"_layout", "_op_registry"},
     {"_source", "_managed", "_copyplan"},
     {"_view", "_ring"},
-    {"_exchange", "_export", "_device_copy", "_record", "_variadic"},
-    {"_torch", "_protocol"},
+    {"_exchange", "_device_copy", "_record", "_variadic"},
+    {"_torch", "_protocol", "_export"},
     {"_ingest"},
     {"_stream", "_pack"},
     {"_plan"},
