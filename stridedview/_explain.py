@@ -102,11 +102,7 @@ def explain(configuration: Any, *args: Any) -> Explanation:
     TypeError, ValueError, BufferError, OverflowError
         As the launch would, for an argument that cannot be taken.
     """
-    if not isinstance(configuration, _configuration.LaunchConfiguration):
-        raise TypeError(
-            f"expected kernel[grid, block], got {type(configuration).__qualname__}; "
-            "stridedview.enable() must come before kernel[grid, block]"
-        )
+    _configuration.check_configuration(configuration)
     numba: Any = importlib.import_module("stridedview.numba_cuda")
     dispatcher = configuration.dispatcher
     parts = numba._routes, numba._types, numba._plans, numba._checks
@@ -120,7 +116,7 @@ def explain(configuration: Any, *args: Any) -> Explanation:
         {
             "kernel": dispatcher.py_func.__qualname__,
             "arguments": arguments,
-            "launch": _launch_facts(parts, configuration, args, types, names),
+            "launch": _launch_facts(parts, configuration, args, types),
         }
     )
 
@@ -159,7 +155,6 @@ def _launch_facts(
     configuration: Any,
     args: tuple[Any, ...],
     types: list[Any],
-    names: tuple[str, ...],
 ) -> dict[str, Any]:
     routes, _, plans, _ = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
@@ -175,7 +170,7 @@ def _launch_facts(
         _, where = _launch.find_plan(configuration, words, device)
         plan = {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none")
         if not where:
-            changes = _nearest(configuration, words, names)
+            changes = _nearest(configuration, words)
     facts = {
         "plan": plan,
         "hit": bool(where),
@@ -187,7 +182,7 @@ def _launch_facts(
     return {**facts, **streams}
 
 
-def _nearest(configuration: Any, words: bytes, names: tuple[str, ...]) -> list[str]:
+def _nearest(configuration: Any, words: bytes) -> list[str]:
     """Return how the nearest plan of the kernel differs, one line an argument."""
     after = _signature.split(words)
     best: list[str] | None = None
@@ -197,7 +192,8 @@ def _nearest(configuration: Any, words: bytes, names: tuple[str, ...]) -> list[s
         if len(before) != len(after):
             continue
         changes = [
-            f"argument {index + 1}{_quoted(names, index)}: {_signature.difference(*pair)}"
+            f"{_launch.argument_name(configuration.dispatcher, index)}: "
+            f"{_signature.difference(*pair)}"
             for index, pair in enumerate(zip(before, after, strict=True))
             if pair[0] != pair[1]
         ]
@@ -212,10 +208,6 @@ def _elsewhere(key: tuple[Any, ...]) -> str:
     if key[1] != _driver.current_context_id():
         return f"the context: {key[1]} -> {_driver.current_context_id()}"
     return "the kernel was compiled for its grid, block or shared memory, which differ"
-
-
-def _quoted(names: tuple[str, ...], index: int) -> str:
-    return f" '{names[index]}'" if index < len(names) else ""
 
 
 def _stream_facts(

@@ -22,6 +22,7 @@ from stridedview._plan cimport Plan
 from time import perf_counter_ns
 
 from stridedview import _launch, _signature
+from stridedview._configuration import check_configuration
 
 cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
@@ -138,10 +139,7 @@ def prepare(configuration, *args):
         extensions go through Numba's own code at each launch.
     """
     cdef PreparedLaunch prepared
-    if not isinstance(configuration, LaunchConfiguration):
-        raise TypeError(
-            f"expected kernel[grid, block], got {type(configuration).__qualname__}; "
-            "stridedview.enable() must come before kernel[grid, block]")
+    check_configuration(configuration)
     if not is_fast() and not is_observed():
         raise TypeError("nothing can be prepared while stridedview is disabled; enable() it")
     prepared = PreparedLaunch.__new__(PreparedLaunch)
@@ -245,7 +243,7 @@ cdef Packed _replaced(LaunchConfiguration configuration, Packed old, tuple args,
 cdef tuple _pack(LaunchConfiguration configuration, Slot* slot, int index, Packed packed):
     """Pack one argument; return the streams that it names and what it handed out."""
     cdef Call call
-    cdef int result
+    cdef int result = 0
     argument = packed.args[index]
     kept = None
     call.wait_count = 0
@@ -253,7 +251,7 @@ cdef tuple _pack(LaunchConfiguration configuration, Slot* slot, int index, Packe
     try:
         result = pack_argument(slot, <PyObject*>argument, packed.buffer, &call)
     except BaseException as error:
-        raise _launch.named_error(configuration.dispatcher, index, error)
+        _launch.raise_named(configuration.dispatcher, index, error)
     finally:
         if call.keep is not NULL:
             kept = <object>call.keep
@@ -265,13 +263,16 @@ cdef tuple _pack(LaunchConfiguration configuration, Slot* slot, int index, Packe
 
 cdef object _other_signature(LaunchConfiguration configuration, Plan plan, int index,
                              object argument):
-    words, _ = _launch.signature_words(configuration.dispatcher, (argument,))
+    words, _ = _launch.signature_words(configuration.dispatcher, (argument,), index)
     expected = _signature.split(plan.words)[index]
     change = "it cannot be packed: it is no array on a device, number or tuple of them"
     if words is not None:
-        change = _signature.difference(expected, words)
-    return _launch.named_error(configuration.dispatcher, index, TypeError(
-        f"{change}; the launch was prepared for another signature, prepare it anew"))
+        # The letter of an array that is C- and F-contiguous is C.
+        change = _signature.difference(expected, words) or (
+            "it is not F-contiguous, as the kernel's signature wants it")
+    return TypeError(
+        f"{_launch.argument_name(configuration.dispatcher, index)}: {change}; the launch "
+        "was prepared for another signature, prepare it anew")
 
 
 cdef int _gather_waits(Packed packed) except -1:

@@ -211,6 +211,24 @@ def test_update_when_the_value_does_not_fit_then_the_launch_stays(enabled):
     assert launched(enabled, prepared).words == (5,)
 
 
+REFUSED_VALUES = {
+    "number": (2, 2**64, OverflowError),
+    "number in a tuple": (1, (1, (2, 2**64)), OverflowError),
+    "freed memory": (0, Foreign(8, (4,), np.float32), BufferError),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_VALUES)
+def test_update_when_a_value_cannot_be_passed_then_its_argument_is_named(
+    enabled, kernel, case
+):
+    index, value, error = REFUSED_VALUES[case]
+    prepared = stridedview.prepare(kernel[1, 1], vector(), (1, (2, 3)), 4)
+    with caught(error, f"argument {index + 1} '{'xyn'[index]}': "):
+        prepared.update(index, value)
+    assert launched(enabled, prepared).words[-4:] == (1, 2, 3, 4)
+
+
 def test_arguments_when_only_the_prepared_launch_holds_them_then_they_live(enabled, kernel):
     array = vector()
     made = producer(array, "Plain")
@@ -247,6 +265,34 @@ def test_prepare_when_no_plan_can_take_the_launch_then_it_says_why(enabled, case
 def test_prepare_when_it_is_given_no_configuration_then_it_says_what_it_wants(enabled):
     with pytest.raises(TypeError, match=r"expected kernel\[grid, block\], got int"):
         stridedview.prepare(1)
+
+
+NO_CONFIGURATIONS = {
+    "forall": (
+        lambda kernel: kernel.forall(10),
+        r"forall\(\) chooses .*kernel\[blocks, th",
+    ),
+    "kernel": (lambda kernel: kernel, r"name the grid and the block"),
+}
+
+
+@pytest.mark.parametrize("ask", [stridedview.prepare, stridedview.explain])
+@pytest.mark.parametrize("case", NO_CONFIGURATIONS)
+def test_configuration_when_it_is_none_yet_then_it_is_told_how_to_make_one(
+    enabled, kernel, ask, case
+):
+    make, match = NO_CONFIGURATIONS[case]
+    with pytest.raises(TypeError, match=match) as error:
+        ask(make(kernel), 1, 2, 3)
+    assert "enable()" not in str(error.value)
+
+
+def test_configuration_when_numba_made_it_then_it_is_told_to_enable_before(driver, kernel):
+    configuration = kernel[1, 1]
+    with stridedview.enabled():
+        for ask in (stridedview.prepare, stridedview.explain):
+            with pytest.raises(TypeError, match=r"enable\(\) must come before"):
+                ask(configuration, 1, 2, 3)
 
 
 # ---- staleness ----

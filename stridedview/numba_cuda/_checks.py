@@ -86,14 +86,11 @@ def each_named(dispatcher, args, function):
     return [_named(dispatcher, index, function, value) for index, value in enumerate(args)]
 
 
-def _named(dispatcher, index, function, value):
+def _named(dispatcher, index, function, *values):
     try:
-        return function(value)
+        return function(*values)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
-        named = _launch.named_error(dispatcher, index, error)
-        if named is error:
-            raise  # not from itself: whoever follows the causes would never end
-        raise named from error
+        return _launch.raise_named(dispatcher, index, error)
 
 
 def check_passable(dispatcher, numba_types):
@@ -115,7 +112,7 @@ def check_passable(dispatcher, numba_types):
 
 
 def _refuse(dispatcher, index, text):
-    raise _launch.named_error(dispatcher, index, TypeError(text))
+    raise TypeError(f"{_launch.argument_name(dispatcher, index)}: {text}")
 
 
 def checked(dispatcher, args, words, device):
