@@ -92,7 +92,8 @@ def explain(configuration: Any, *args: Any) -> Explanation:
         For each argument its producer, route, Numba type, whether the route is slow and
         why, copies, streams and device; for the launch whether a plan is hit and, if
         not, what differs from the nearest one, whether it would compile, what would be
-        refused (wrong arguments, limits of the device, what a capture does not allow),
+        refused (wrong arguments, numbers that do not fit, limits of the device, what a
+        capture does not allow),
         its stream and what it is ordered behind.
 
     Raises
@@ -159,20 +160,25 @@ def _launch_facts(
     routes, _, plans, _ = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
     kernel = plans.compiled(configuration, types)
-    streams = _stream_facts(routes, plans, configuration, args)
-    refused = plans.refusal(configuration, kernel, args, words, device)
-    if not refused and streams["capturing"]:
-        refused = plans.capture_refusal(kernel, args)
     obstacle = routes.obstacle(kernel, configuration, args, words)
-    plan, where = "none", ""
+    if kernel is None and not obstacle:
+        obstacle = plans.expected_obstacle(configuration.dispatcher)
+    found, where = None, ""
     changes: list[str] = []
-    if not obstacle and words is not None:
-        _, where = _launch.find_plan(configuration, words, device)
-        plan = {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none")
-        if not where:
-            changes = _nearest(configuration, words)
+    if obstacle:
+        words = None
+    elif words is not None:
+        found, where = _launch.find_plan(configuration, words, device)
+        changes = [] if where else _nearest(configuration, words)
+    streams = _stream_facts(routes, plans, configuration, args)
+    refused = plans.refusal(configuration, kernel, args, words, device, found)
+    if not refused and streams["capturing"]:
+        is_debug = obstacle == "debug kernel"
+        refused = (
+            plans.DEBUG_NOT_CAPTURED if is_debug else plans.capture_refusal(kernel, args)
+        )
     facts = {
-        "plan": plan,
+        "plan": {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none"),
         "hit": bool(where),
         "differences": changes,
         "through_numba": obstacle,

@@ -213,7 +213,15 @@ cdef Packed _empty(LaunchConfiguration configuration, Plan plan, tuple args):
 
 cdef Packed _packed(LaunchConfiguration configuration, tuple args):
     """Pack every argument, with a plan found or made for them."""
-    cdef Plan plan = plan_of(configuration, args)
+    return _packed_by(configuration, plan_of(configuration, args), args)
+
+
+def check_values(LaunchConfiguration configuration, Plan plan, tuple args):
+    """Raise what a launch with a plan would, for a value that cannot be packed."""
+    _packed_by(configuration, plan, args)
+
+
+cdef Packed _packed_by(LaunchConfiguration configuration, Plan plan, tuple args):
     cdef Packed packed = _empty(configuration, plan, args)
     cdef Slot* slot = plan.slots
     cdef list packs = []

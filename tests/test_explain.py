@@ -91,6 +91,15 @@ def test_explain_when_no_plan_is_hit_then_it_says_what_differs(enabled, kernel, 
     assert launch_of(kernel[1, 1], *make())["differences"] == expected
 
 
+def test_explain_when_the_array_is_read_only_then_that_differs(enabled, kernel):
+    array = vector()
+    kernel[1, 1](foreign(array), 1)
+    frozen = Foreign(pointer_of(array), (4,), np.float32, owner=array, readonly=True)
+    found = launch_of(kernel[1, 1], frozen, 1)
+    assert found["differences"] == ["argument 1 'x': readonly False -> True"]
+    assert found["compiles"]
+
+
 def test_explain_when_only_the_producer_differs_then_nothing_compiles(enabled, kernel):
     kernel[1, 1](vector(), 1)
     found = launch_of(kernel[1, 1], tensor(vector()), 1)
@@ -185,6 +194,31 @@ def test_profile_when_kernels_are_launched_then_each_is_told(enabled, kernel):
     assert fast["microseconds"] >= fast["longest"] > 0
     assert [each["routes"] for each in fast["arguments"]] == [{"torch": 3}, {"number": 3}]
     assert "SLOW 1: CUDA array interface" in found.table()
+
+
+def test_profile_when_forall_launches_then_it_is_its_kernels_compile_time_included(
+    enabled, kernel
+):
+    array = vector()
+    stridedview.reset_stats()
+    with stridedview.profile() as found:
+        for tasks in (10, 1000):
+            kernel.forall(tasks)(array, 1)
+        kernel.forall(0)(array, 1)
+        kernel[1, 1](array, 1)
+        kernel.specialize(array, 1)[1, 1](array, 1)
+    (told,) = found.to_list()
+    assert told["launches"] == 4
+    assert told["arguments"][0]["routes"] == {"Numba device array": 4}
+    # Both compilations: the specialised one, and that of the kernel itself.
+    assert stridedview.stats()["compiles"] == 2
+    assert told["microseconds"] >= 1e6 * stridedview.stats()["compile_seconds"]
+
+
+def test_profile_when_forall_raises_then_nothing_is_counted(enabled, kernel):
+    with stridedview.profile() as found, pytest.raises(TypeError, match="argument 2 'y'"):
+        kernel.forall(10)(vector(), None)
+    assert found.to_list() == []
 
 
 def test_profile_when_it_is_over_then_a_launch_calls_the_driver_only(enabled, kernel):
