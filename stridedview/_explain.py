@@ -109,24 +109,30 @@ def explain(configuration: Any, *args: Any) -> Explanation:
     parts = numba._routes, numba._types, numba._plans, numba._checks
     names = parts[0].parameter_names(dispatcher.py_func)
     types = parts[3].types_of(dispatcher, args)
+    taken = [bool(dispatcher.extensions) or parts[1].can_be_passed(each) for each in types]
     arguments = [
-        _argument(parts, index, names[index] if index < len(names) else "", *pair)
-        for index, pair in enumerate(zip(args, types, strict=True))
+        _argument(parts, index, names[index] if index < len(names) else "", *facts)
+        for index, facts in enumerate(zip(args, types, taken, strict=True))
     ]
     return Explanation(
         {
             "kernel": dispatcher.py_func.__qualname__,
             "arguments": arguments,
-            "launch": _launch_facts(parts, configuration, args, types),
+            "launch": _launch_facts(parts, configuration, args, types, all(taken)),
         }
     )
 
 
 def _argument(
-    parts: tuple[Any, ...], index: int, name: str, value: Any, numba_type: Any
+    parts: tuple[Any, ...],
+    index: int,
+    name: str,
+    value: Any,
+    numba_type: Any,
+    is_taken: bool,
 ) -> dict[str, Any]:
     routes, types, plans, _ = parts
-    route = routes.route_of(value)
+    route = routes.route_of(value) if is_taken else routes.Route("refused")
     inner = value.value if types.is_hint(value) else value
     device, streams = "", []
     if _pack.kind_name(inner) == "array" and not types.is_record(inner):
@@ -156,11 +162,12 @@ def _launch_facts(
     configuration: Any,
     args: tuple[Any, ...],
     types: list[Any],
+    is_taken: bool,
 ) -> dict[str, Any]:
     routes, _, plans, _ = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
     kernel = plans.compiled(configuration, types)
-    obstacle = routes.obstacle(kernel, configuration, args, words)
+    obstacle = routes.obstacle(kernel, configuration, args, words) if is_taken else ""
     if kernel is None and not obstacle:
         obstacle = plans.expected_obstacle(configuration.dispatcher)
     found, where = None, ""

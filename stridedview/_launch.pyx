@@ -12,6 +12,7 @@ unless one was named; only then are producers kept beyond the call (see ``_strea
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -206,8 +207,10 @@ cdef void _drop(Call* call) noexcept:
 cdef inline int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
                             Call* call, PyObject** args) except -1:
     cdef unsigned long long current = 0
-    if driver.cuCtxGetId(NULL, &current) == CUDA_SUCCESS and current == plan.context_id:
+    cdef int result = driver.cuCtxGetId(NULL, &current)
+    if result == CUDA_SUCCESS and current == plan.context_id:
         return _queue(configuration, plan, buffer, call, args)
+    plan.failure = result
     return _elsewhere(configuration, plan, buffer, call, args)
 
 
@@ -396,7 +399,12 @@ cdef object _observe_since(LaunchConfiguration configuration, tuple args, long l
 
 cdef object _note_observed(LaunchConfiguration configuration, tuple args, long long duration):
     for observer in _observers:
-        observer(configuration, args, duration)
+        try:
+            observer(configuration, args, duration)
+        except Exception as error:
+            # What was launched cannot be taken back, so that the caller hears of no error.
+            PyErr_SetObject(type(error), error)
+            PyErr_WriteUnraisable(observer)
 
 
 cdef object _launch(LaunchConfiguration configuration, tuple args):

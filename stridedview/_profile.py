@@ -174,7 +174,8 @@ def _routes_text(facts: dict[str, Any]) -> str:
 
 def _route(value: Any) -> Any:
     routes: Any = importlib.import_module("stridedview.numba_cuda")._routes
-    return routes.route_of(value)
+    # A producer that runs Python code to be read may answer once, and it has.
+    return routes.route_of(value, reading=False)
 
 
 @contextlib.contextmanager
@@ -190,8 +191,9 @@ def profile() -> Iterator[Profile]:
     """
     found = Profile()
     observer = found._note
+    remove = _launch.remove_observer  # the module may be gone when Python ends within
     _launch.add_observer(observer)
     try:
         yield found
     finally:
-        _launch.remove_observer(observer)
+        remove(observer)

@@ -1,13 +1,16 @@
 """What `explain` and `profile` tell of launches."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import stridedview
+from stridedview import _launch
 from tests.launching import HIT, Foreign, calls_of, foreign, pointer_of, producer, tensor
+from tests.standin.helpers import run_child
 
 pytestmark = pytest.mark.standin
 
@@ -219,6 +222,72 @@ def test_profile_when_forall_raises_then_nothing_is_counted(enabled, kernel):
     with stridedview.profile() as found, pytest.raises(TypeError, match="argument 2 'y'"):
         kernel.forall(10)(vector(), None)
     assert found.to_list() == []
+
+
+class Once:
+    """A producer whose interface can be had once, as of memory that is handed over."""
+
+    def __init__(self, array):
+        self.interface = foreign(array).__cuda_array_interface__
+
+    @property
+    def __cuda_array_interface__(self):
+        found, self.interface = self.interface, None
+        if found is None:
+            raise RuntimeError("read once too often")
+        return found
+
+
+def test_profile_when_a_producer_can_be_read_once_then_it_is_not_read_again(
+    enabled, kernel
+):
+    array = vector()
+    kernel[1, 1](foreign(array), 1)
+    kernel[1, 1]((foreign(array), 1), 1)
+    with stridedview.profile() as found:
+        kernel[1, 1]((foreign(array), 1), 1)
+        kernel[1, 1]((Once(array), 1), 1)
+        kernel[1, 1](foreign(array), 1)
+        kernel[1, 1](Once(array), 1)
+    (told,) = found.to_list()
+    assert told["launches"] == 4
+    assert told["arguments"][0]["routes"] == {"CUDA array interface": 4}
+
+
+def test_observer_when_it_raises_then_the_launch_does_not(enabled, kernel, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(found.exc_value))
+
+    def observer(*_):
+        raise KeyError("no")
+
+    _launch.add_observer(observer)
+    try:
+        with stridedview.profile() as found:
+            kernel[1, 1](1, 2)
+    finally:
+        _launch.remove_observer(observer)
+    assert [type(error) for error in told] == [KeyError]
+    assert found.to_list()[0]["launches"] == 1
+
+
+def test_profile_when_left_open_at_exit_then_nothing_is_said():
+    child = run_child("""
+        from tests import standin
+        standin.load()
+        from numba import cuda
+        import stridedview
+        stridedview.enable()
+
+        @cuda.jit
+        def take(a):
+            pass
+
+        profile = stridedview.profile()
+        profile.__enter__()
+        take[1, 1](1)
+    """)
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_profile_when_it_is_over_then_a_launch_calls_the_driver_only(enabled, kernel):

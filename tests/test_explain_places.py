@@ -203,6 +203,23 @@ def test_explain_when_a_launch_is_refused_then_it_tells_the_error_and_raises_not
     assert "REFUSED" in repr(report)
 
 
+def test_explain_when_a_kernel_cannot_take_an_argument_then_no_route_is_told(enabled):
+    kernel = fresh()
+    for value, name in (
+        (None, "None"),
+        ("text", "str"),
+        ([1], "list"),
+        ((1, None), "None"),
+    ):
+        report = stridedview.explain(kernel[1, 1], value, 1)
+        found = report.to_dict()
+        assert found["launch"]["through_numba"] == ""
+        assert f"a kernel cannot take {name}" in found["launch"]["refused"]
+        facts = found["arguments"][0]
+        assert (facts["route"], facts["slow"], facts["why"]) == ("refused", False, "")
+        assert "SLOW" not in repr(report)
+
+
 def test_explain_when_the_values_fit_then_nothing_is_refused(enabled):
     for args in ((-128, True), (np.int8(3), 2.5)):
         assert launch_of(narrow[1, 1], *args)["refused"] == ""

@@ -200,6 +200,57 @@ def test_update_when_there_is_no_such_argument_then_index_error(enabled, kernel,
         prepared.update(index, 1)
 
 
+class Lying(int):
+    """An int that says yes to every comparison."""
+
+    __lt__ = __le__ = __gt__ = __ge__ = lambda self, other: True
+
+
+class Position:
+    def __index__(self):
+        return 2
+
+
+@pytest.mark.parametrize("index", [Lying(10**7), Lying(-1), 2**100, -(2**100)])
+def test_update_when_the_index_lies_then_what_it_is_counts(enabled, kernel, index):
+    prepared = stridedview.prepare(kernel[1, 1], vector(), vector(), 1)
+    with pytest.raises(IndexError, match="has 3, counted from 0"):
+        prepared.update(index, 1)
+    prepared.update(Position(), 5)
+    assert launched(enabled, prepared).words[-1] == 5
+
+
+@pytest.mark.parametrize("index", ["a", None, 0.0, (0,)], ids=str)
+def test_update_when_the_index_is_none_then_it_says_what_it_wants(enabled, kernel, index):
+    prepared = stridedview.prepare(kernel[1, 1], vector(), vector(), 1)
+    name = type(index).__name__
+    with pytest.raises(TypeError, match=f"index is an argument's position.*not .*{name}"):
+        prepared.update(index, 1)
+
+
+def test_update_when_the_producer_changes_at_each_reading_then_it_says_so(enabled, kernel):
+    array, readings = vector(), []
+
+    class Changing:
+        @property
+        def __cuda_array_interface__(self):
+            readings.append(1)
+            dtype = np.int32 if len(readings) % 2 else np.float32
+            return Foreign(pointer_of(array), (4,), dtype).__cuda_array_interface__
+
+    same = Foreign(pointer_of(array), (4,), np.float32, owner=array)
+    prepared = stridedview.prepare(kernel[1, 1], same, same, 1)
+    with caught(TypeError, "argument 2 'y': it changes from one reading to the next; the"):
+        prepared.update(1, Changing())
+
+
+def test_prepared_launch_when_made_by_new_then_it_is_refused(driver):
+    kind = stridedview.PreparedLaunch
+    for make in (kind, lambda: kind.__new__(kind), lambda: object.__new__(kind)):
+        with pytest.raises(TypeError, match=r"prepare\(\) makes prepared|is not safe"):
+            make()
+
+
 def test_update_when_the_value_does_not_fit_then_the_launch_stays(enabled):
     @cuda.jit("void(int8)")
     def take(n):

@@ -94,7 +94,7 @@ def _named(dispatcher, index, function, *values):
         return _launch.raise_named(dispatcher, index, error)
 
 
-def check_passable(dispatcher, numba_types):
+def check_passable(dispatcher, numba_types, args):
     """Refuse arguments of a type that Numba compiles for but cannot pass.
 
     Raises
@@ -102,14 +102,27 @@ def check_passable(dispatcher, numba_types):
     TypeError
         Naming the argument and its type.
     """
-    for index, numba_type in enumerate(numba_types):
-        if not _types.can_be_passed(numba_type):
-            _refuse(
-                dispatcher,
-                index,
-                f"a kernel cannot take {_types.describe(numba_type)}; pass an array or a "
-                "number",
-            )
+    for index, pair in enumerate(zip(numba_types, args, strict=True)):
+        if not _types.can_be_passed(pair[0]):
+            place, what = _unpassable(*pair)
+            text = f"{place}a kernel cannot take {what}; pass an array or a number"
+            _refuse(dispatcher, index, text)
+
+
+def _unpassable(numba_type, value, place=""):
+    """Return where in a tuple the first item is that cannot be passed, and what it is."""
+    if isinstance(numba_type, types.BaseTuple) and isinstance(value, tuple):
+        for index, pair in enumerate(zip(numba_type, tuple.__iter__(value), strict=True)):
+            if not _types.can_be_passed(pair[0]):
+                return _unpassable(*pair, f"{place}item {index + 1}: ")
+    return place, _described(numba_type, value)
+
+
+def _described(numba_type, value):
+    # What no kernel takes has a type of Numba's that its users have not seen.
+    if _types.can_be_passed(numba_type):
+        return _types.describe(numba_type)
+    return "None" if value is None else type(value).__name__
 
 
 def _refuse(dispatcher, index, text):
@@ -140,7 +153,7 @@ def checked(dispatcher, args, words, device):
     standing = stand_ins(dispatcher, args, words)
     if not dispatcher.extensions:
         numba_types = types_of(dispatcher, standing)
-        check_passable(dispatcher, numba_types)
+        check_passable(dispatcher, numba_types, args)
         if device is not None:
             check_parameters(dispatcher, numba_types, device)
     return standing
@@ -290,7 +303,7 @@ def _wanted(misfit):
         where = f" with strides {tuple(strides)}" if strides else ""
     return (
         f"{misfit.place}expected {_types.describe(misfit.formal)} for this signature, got "
-        f"{_types.describe(misfit.actual)}{where}; {advice}"
+        f"{_described(misfit.actual, misfit.value)}{where}; {advice}"
     )
 
 
