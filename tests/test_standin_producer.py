@@ -92,11 +92,10 @@ def test_torch_tensor_when_dropped_while_an_error_is_on_its_way_then_it_goes_on(
             dropping(kind)
         raised = raised.value.with_traceback(None)
     for _ in range(3):  # the argument is the launch's alone
-        with pytest.raises(TypeError, match="conjugation"):
-            with stridedview.enabled():
-                cuda.jit(lambda a: None)[1, 1](
-                    driver.torch_tensor((8,), torch.complex64).conj()
-                )
+        with pytest.raises(TypeError, match="conjugation"), stridedview.enabled():
+            cuda.jit(lambda a: None)[1, 1](
+                driver.torch_tensor((8,), torch.complex64).conj()
+            )
 
 
 def test_torch_tensor_when_alive_at_the_interpreters_end_then_it_ends_well():

@@ -94,6 +94,8 @@ def miss(configuration, args, words, device):
             for callback in configuration.pre_launch_callbacks:
                 callback(kernel, configuration)
             through_numba(kernel, configuration, taken)
+        else:
+            _stats.note("misses")
         return plan
 
 
@@ -164,7 +166,6 @@ def _resolve_and_plan(configuration, args, words, device):
     obstacle = _routes.obstacle(kernel, configuration, args, words)
     if obstacle:
         return kernel, None, obstacle
-    _stats.note("misses")
     made = build(kernel, args, words, device)
     if made is None:
         return kernel, None, "parameter type"
