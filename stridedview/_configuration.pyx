@@ -293,6 +293,26 @@ def dispatcher_state(dispatcher):
     return state_of(dispatcher)
 
 
+def check_configuration(value):
+    """Refuse what is no launch configuration of ours.
+
+    Raises
+    ------
+    TypeError
+        With what it is, and how to get one.
+    """
+    if isinstance(value, LaunchConfiguration):
+        return
+    if hasattr(value, "ntasks"):
+        advice = "forall() chooses its blocks itself; write them out, kernel[blocks, threads]"
+    elif hasattr(value, "py_func"):
+        advice = "name the grid and the block"
+    else:
+        advice = "stridedview.enable() must come before kernel[grid, block]"
+    raise TypeError(
+        f"expected kernel[grid, block], got {type(value).__qualname__}; {advice}")
+
+
 def getitem(self, args):
     """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
     return _subscript(self, args)

@@ -157,11 +157,21 @@ def is_ready():
 
 
 def current_context_id():
-    """Return the id of this thread's current context, or 0 if it has none."""
+    """Return the id of this thread's current context, or 0 if it has none.
+
+    Raises
+    ------
+    DriverError
+        If the context is there and cannot be asked: a kernel crashed in it.
+    """
     cdef unsigned long long context_id = 0
+    cdef int result
     require_driver()
-    if driver.cuCtxGetId(NULL, &context_id) != CUDA_SUCCESS:
+    result = driver.cuCtxGetId(NULL, &context_id)
+    if result in (CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT,
+                  CUDA_ERROR_CONTEXT_IS_DESTROYED):
         return 0
+    check(result, "cuCtxGetId")
     return context_id
 
 

@@ -26,8 +26,8 @@ from stridedview._ingest cimport (
 from stridedview._layout cimport Layout
 from stridedview._scalars cimport (
     KIND_ARRAY, KIND_BOOL, KIND_COMPLEX, KIND_ENUM, KIND_FLOAT, KIND_HOST, KIND_INT,
-    KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_FLOAT64, SET_INT64,
-    SET_TUPLE, store_float, store_int, store_other, store_uint64,
+    KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_F_ARRAY, SET_FLOAT64,
+    SET_INT64, SET_TUPLE, store_float, store_int, store_other, store_uint64,
 )
 from stridedview._source cimport Source
 from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
@@ -331,6 +331,9 @@ cdef int _pack_array(Slot* slot, int route, PyObject* argument, char* buffer,
     word = write_array(words, &source)
     if word != slot.word:
         return MISMATCH
+    if (slot.setter == SET_F_ARRAY and words[2] != 0
+            and not _is_f_contiguous(words, source.ndim)):
+        return MISMATCH         # the word's letter is C, whether it is F as well or not
     check_memory(words, &source)
     # Too many streams: the words are read then, and they say that no plan takes this.
     return 0 if _has_noted(&call.wait_count, call.waits, source.stream) else MISMATCH
@@ -342,7 +345,7 @@ cdef int pack_argument(Slot* slot, PyObject* argument, char* buffer, Call* call)
     cdef PyTypeObject* type_ = Py_TYPE(argument)
     cdef int kind = slot.kind if type_ is slot.type else kind_of(type_, argument)
     if kind < KIND_INT:
-        if slot.setter != SET_ARRAY or kind <= ROUTE_NONE or kind == ROUTE_HOST:
+        if slot.setter > SET_F_ARRAY or kind <= ROUTE_NONE or kind == ROUTE_HOST:
             return MISMATCH
         return _pack_array(slot, kind, argument, buffer, call)
     if kind == KIND_TUPLE:

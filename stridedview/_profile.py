@@ -38,17 +38,15 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self._kernels: dict[int, tuple[Any, _Kernel]] = {}
+        self._kernels: dict[Any, _Kernel] = {}  # by Python function
         self._lock = threading.Lock()
 
     def _note(self, configuration: Any, args: tuple[Any, ...], nanoseconds: int) -> None:
-        dispatcher = configuration.dispatcher
+        # What forall() and specialize() compile has a dispatcher of its own.
+        function = configuration.dispatcher.py_func
         routes = [_route(value) for value in args]
         with self._lock:
-            # The dispatcher is kept, so that its id is not used again.
-            name = dispatcher.py_func.__qualname__
-            kept = self._kernels.setdefault(id(dispatcher), (dispatcher, _Kernel(name)))
-            kernel = kept[1]
+            kernel = self._kernels.setdefault(function, _Kernel(function.__qualname__))
             kernel.launches += 1
             kernel.nanoseconds += nanoseconds
             kernel.longest = max(kernel.longest, nanoseconds)
@@ -68,8 +66,10 @@ class Profile:
             and "slow" (why, or ""), slow ones first.
         """
         with self._lock:
-            kernels = [kernel for _, kernel in self._kernels.values()]
-            kernels.sort(key=lambda kernel: (not kernel.slow, -kernel.nanoseconds))
+            kernels = sorted(
+                self._kernels.values(),
+                key=lambda kernel: (not kernel.slow, -kernel.nanoseconds),
+            )
             return [_facts(kernel) for kernel in kernels]
 
     def to_json(self) -> str:
@@ -174,7 +174,8 @@ def _routes_text(facts: dict[str, Any]) -> str:
 
 def _route(value: Any) -> Any:
     routes: Any = importlib.import_module("stridedview.numba_cuda")._routes
-    return routes.route_of(value)
+    # A producer that runs Python code to be read may answer once, and it has.
+    return routes.route_of(value, reading=False)
 
 
 @contextlib.contextmanager
@@ -190,8 +191,9 @@ def profile() -> Iterator[Profile]:
     """
     found = Profile()
     observer = found._note
+    remove = _launch.remove_observer  # the module may be gone when Python ends within
     _launch.add_observer(observer)
     try:
         yield found
     finally:
-        _launch.remove_observer(observer)
+        remove(observer)

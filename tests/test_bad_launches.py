@@ -82,6 +82,30 @@ def test_argument_when_no_kernel_takes_its_kind_then_it_is_refused_before_compil
         kernel[1, 1](1, value, 2)
 
 
+NAMES = {
+    "None": "a kernel cannot take None",
+    "text": "a kernel cannot take str",
+    "list": "a kernel cannot take list",
+    "slice": "a kernel cannot take slice",
+    "bytes": "a kernel cannot take bytes",
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_argument_when_no_kernel_takes_its_kind_then_its_python_type_is_told(enabled, case):
+    explicit = cuda.jit("void(int32, int32, int32)")(take_three)
+    tupled = cuda.jit("void(int32, Tuple([int32, float32[::1]]), int32)")(take_three)
+    kind = NAMES[case].rpartition(" ")[2]
+    with caught(TypeError, f"argument 2 'b': {NAMES[case]}; pass an array or a number"):
+        fresh()[1, 1](1, ODD[case], 2)
+    with caught(TypeError, f"argument 2 'b': item 2: item 1: {NAMES[case]}; pass an"):
+        fresh()[1, 1](1, (3, (ODD[case], 4)), 2)
+    with caught(TypeError, f"argument 2 'b': expected int32 .*, got {kind}; pass"):
+        explicit[1, 1](1, ODD[case], 2)
+    with caught(TypeError, f"'b': item 2: expected 1-d float32 .*, got {kind}; pass"):
+        tupled[1, 1](1, (1, ODD[case]), 2)
+
+
 def test_kernel_when_given_too_few_or_too_many_then_the_names_are_told(enabled):
     kernel = fresh()
     for count in (0, 1, 2, 4, 70):

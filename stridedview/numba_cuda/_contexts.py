@@ -182,11 +182,46 @@ def _problem(configuration, plan):
     most = plan.kernel.max_threads_per_block
     if threads > most:
         return f"the block has {threads} threads; this kernel's limit is {most}"
-    shared = configuration.sharedmem
     static = _driver.function_attribute(plan.function_handle, SHARED_SIZE)
-    if shared + static > _shared_limit():
-        return (
-            f"the launch asks for {shared} bytes of dynamic shared memory beside {static} "
-            f"static ones; the device has {_shared_limit()} a block"
-        )
-    return ""
+    return shared_problem(configuration, _shared_limit(), static)
+
+
+def shared_problem(configuration, limit, static=0):
+    """Return why there is too little shared memory for a launch, or "".
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    limit : int
+        Bytes that the device has a block.
+    static : int
+        Bytes that the kernel itself has, if it is known.
+    """
+    wanted = configuration.sharedmem
+    if wanted + static <= limit:
+        return ""
+    return (
+        f"the launch asks for {wanted} bytes of dynamic shared memory; the device has "
+        f"{limit} a block"
+        + (f", and the kernel has {static} static ones" if static else "")
+    )
+
+
+def limit_problem(configuration, device, plan):
+    """Return which limit of the device a launch exceeds, or "", as far as it is known.
+
+    Nothing is loaded: what a kernel itself takes is known where a plan of the current
+    context is given.
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    device : Device
+    plan : Plan or None
+    """
+    if plan is not None and plan.context_id == _driver.current_context_id():
+        return _problem(configuration, plan)
+    limit = _driver.device_attribute(device.id, SHARED_OPTIN)
+    return _checks.check_dimensions(configuration, device) or shared_problem(
+        configuration, limit
+    )

@@ -260,8 +260,12 @@ def apply():
         current_args=_dispatcher.get_current_launch_args,
     )
     _replace(table(), _saved)
-    _configuration.set_subscript(CUDADispatcher)
-    _configuration.set_call(NumbaForAll, _forall.call)
+    try:
+        _configuration.set_subscript(CUDADispatcher)
+        _configuration.set_call(NumbaForAll, _forall.call)
+    except BaseException:
+        restore()
+        raise
 
 
 def apply_arrays():
@@ -288,10 +292,15 @@ def apply_arrays():
 
 
 def _replace(rows, saved):
-    for owner, name, replacement, _ in rows:
-        # An attribute inherited from a base class is deleted again, not written back.
-        saved.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, replacement)
+    """Replace the attributes of rows; all or none."""
+    try:
+        for owner, name, replacement, _ in rows:
+            # An attribute inherited from a base class is deleted again, not written back.
+            saved.append((owner, name, vars(owner).get(name, _MISSING)))
+            setattr(owner, name, replacement)
+    except BaseException:
+        _put_back(saved)
+        raise
 
 
 def restore():
@@ -308,6 +317,8 @@ def restore_arrays():
 def _put_back(saved):
     while saved:
         owner, name, original = saved.pop()
+        if vars(owner).get(name, _MISSING) is original:
+            continue  # setting it was what failed
         if original is _MISSING:
             delattr(owner, name)
         else:

@@ -25,6 +25,7 @@ from stridedview import (
     _launch,
     _pack,
     _plan,
+    _prepared,
     _stats,
     _stream,
 )
@@ -40,6 +41,10 @@ from stridedview.numba_cuda import (
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 HOST = 1  # DLPack's kDLCPU
+DEBUG_NOT_CAPTURED = (
+    "a debug kernel copies its error code to the host and cannot be captured in a graph; "
+    "compile it without debug=True"
+)
 
 _strict = False
 # Dispatchers with plans that a strict check would have refused.
@@ -89,6 +94,8 @@ def miss(configuration, args, words, device):
             for callback in configuration.pre_launch_callbacks:
                 callback(kernel, configuration)
             through_numba(kernel, configuration, taken)
+        else:
+            _stats.note("misses")
         return plan
 
 
@@ -159,7 +166,6 @@ def _resolve_and_plan(configuration, args, words, device):
     obstacle = _routes.obstacle(kernel, configuration, args, words)
     if obstacle:
         return kernel, None, obstacle
-    _stats.note("misses")
     made = build(kernel, args, words, device)
     if made is None:
         return kernel, None, "parameter type"
@@ -207,10 +213,19 @@ def resolve(dispatcher, configuration, args, words):
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
 
 
-def refusal(configuration, kernel, args, words, device):
+def refusal(configuration, kernel, args, words, device, found):
     """Return what the error of a launch would say that is refused, or "".
 
     Of the limits of the device nothing is told where this thread has no context.
+
+    Parameters
+    ----------
+    configuration, args, words, device
+        As for :func:`miss`; no words if Numba's own code launches.
+    kernel : _Kernel or None
+        None if it is not compiled yet.
+    found : Plan or None
+        What the launch would use.
     """
     dispatcher = configuration.dispatcher
     limits = None
@@ -223,9 +238,41 @@ def refusal(configuration, kernel, args, words, device):
             _checks.check_signature(dispatcher, formals, args, words, _strict)
         else:
             _checks.checked(dispatcher, args, words, limits)
-    except (TypeError, ValueError) as error:
+        if kernel is not None and words is not None:
+            _check_values(configuration, kernel, args, words)
+    except (TypeError, ValueError, BufferError, OverflowError) as error:
         return str(error)
-    return "" if limits is None else _checks.check_dimensions(configuration, limits)
+    if limits is None:
+        return ""
+    return _contexts.limit_problem(configuration, limits, found)
+
+
+def _check_values(configuration, kernel, args, words):
+    """Raise if a value does not fit its formal type; nothing is loaded or launched."""
+    parameters = _laid_out(kernel, args, words)
+    if parameters is None:
+        return
+    unloaded = _plan.make_plan(
+        words,
+        parameters.slots,
+        kernel=kernel,
+        extensions=[],
+        function=0,
+        context=0,
+        context_id=0,
+        device=0,
+        size=parameters.size,
+        cooperative=False,
+        args=args,
+    )
+    _prepared.check_values(configuration, unloaded, args)
+
+
+def expected_obstacle(dispatcher):
+    """Return why no plan will take a kernel that is not compiled yet, or ""."""
+    if dispatcher.extensions:
+        return "extension"
+    return "debug kernel" if dispatcher.targetoptions.get("debug") else ""
 
 
 def compiled(configuration, numba_types):
@@ -267,12 +314,9 @@ def build(kernel, args, words, device):
     parameter table differs from the layout computed here.
     """
     _contexts.bind(kernel)
-    parameters = _parameters.Parameters(words)
-    for formal, value in zip(kernel.argument_types, args, strict=True):
-        if not parameters.add(formal, value):
-            return None
-    if 8 * len(parameters.slots) != len(words):
-        return None  # a tuple that shows Numba other items than it has
+    parameters = _laid_out(kernel, args, words)
+    if parameters is None:
+        return None
     handle = int(kernel._codelibrary.get_cufunc().handle)
     if _driver.kernel_parameters(handle) != parameters.expected:
         return None
@@ -289,6 +333,17 @@ def build(kernel, args, words, device):
         cooperative=bool(kernel.cooperative),
         args=args,
     )
+
+
+def _laid_out(kernel, args, words):
+    """Return the Parameters of a compiled kernel, or None if there is no setter for one."""
+    parameters = _parameters.Parameters(words)
+    for formal, value in zip(kernel.argument_types, args, strict=True):
+        if not parameters.add(formal, value):
+            return None
+    if 8 * len(parameters.slots) != len(words):
+        return None  # a tuple that shows Numba other items than it has
+    return parameters
 
 
 # -- Numba's own code ---------------------------------------------------------------------
@@ -331,10 +386,7 @@ def capture_refusal(kernel, args):
     args : iterable
     """
     if kernel is not None and kernel.debug:
-        return (
-            "a debug kernel copies its error code to the host and cannot be captured "
-            "in a graph; compile it without debug=True"
-        )
+        return DEBUG_NOT_CAPTURED
     found = (_argument_refusal(value) for value in args)
     return next(filter(None, found), "")
 

@@ -74,8 +74,10 @@ _OTHER = Route(
 _NUMBER = Route("number", "by value")
 
 
-def route_of(value):
+def route_of(value, *, reading=True):
     """Return the Route of an argument; of a tuple that of its slowest item.
+
+    Unless ``reading``, what takes Python code to be read goes by its type alone.
 
     Raises
     ------
@@ -87,16 +89,18 @@ def route_of(value):
     if _types.is_record(inner):
         return _RECORD
     if kind == "tuple":
-        routes = [route_of(item) for item in inner]
+        routes = [route_of(item, reading=reading) for item in inner]
         slow = [route for route in routes if route.why_slow]
         return slow[0] if slow else Route("tuple", "each item by its own route")
     if kind == "other":
         return _OTHER
-    return _array_route(inner, value) if kind == "array" else _NUMBER
+    return _array_route(inner, value, reading) if kind == "array" else _NUMBER
 
 
-def _array_route(inner, value):
+def _array_route(inner, value, reading):
     name, how = _ingest.route(inner)
+    if name in _SLOW_PROTOCOLS and not reading:
+        return _SLOW_PROTOCOLS[name]
     if name in _SLOW_PROTOCOLS and not _types.is_hint(value):
         route = _SLOW_PROTOCOLS[name]
     else:
