@@ -287,15 +287,21 @@ class _Target:
         outputs: dict[str, Any],
     ) -> tuple[Any, Any]:  # fmt: skip
         """Return what does the work, and the fake implementation."""
-        makers = [self._maker(torch, name, one, inputs) for name, one in outputs.items()]
+        makers = {
+            name: self._maker(torch, name, one, inputs) for name, one in outputs.items()
+        }
         if not makers:
-            work = self.call
+            work, made_up = self.call, self.fake or _op_kernels.fake_of({}, found)
             if found.returns:
                 work = _op_kernels.returning_new(work, found)
-            return work, self.fake or _op_kernels.fake_of((), found)
+                made_up = _op_kernels.returning_new(made_up, found, is_fake=True)
+            return work, made_up
         pool = [*(one.name for one in inputs), *outputs]
         order = [pool.index(one) for one in self.signature.parameters]
-        work = _op_kernels.with_outputs(self.call, makers, order, found)
+        # What torch.empty_like makes is new.
+        is_new = not any(callable(one) for one in outputs.values())
+        check = None if is_new else _op_kernels.checking_outputs(found, list(makers))
+        work = _op_kernels.with_outputs(self.call, makers, order, check)
         return work, _op_kernels.fake_of(makers, found)
 
     def _maker(self, torch: Any, output: str, given: Any, inputs: list[Any]) -> Any:

@@ -348,33 +348,6 @@ def test_function_when_it_has_a_backward_then_gradcheck_passes(name):
     assert set(found.values()) == {"SUCCESS"}
 
 
-def test_function_when_it_returns_an_argument_then_it_is_refused(name):
-    op = sv.torch_op(
-        lambda x: x, name=name, schema="(Tensor x) -> Tensor", fake=torch.empty_like
-    )
-    with pytest.raises(RuntimeError, match=r"returned one of its arguments"):
-        op(torch.ones(3))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "match"),
-    [
-        (lambda x, y: x, ValueError, "outputs= gave one of the inputs"),
-        (lambda x, y: 3, TypeError, "outputs= must make tensors, got a int"),
-    ],
-    ids=["an input", "a number"],
-)
-def test_outputs_when_they_are_no_new_tensors_then_refused(
-    enabled, name, make, error, match
-):
-    op = sv.torch_op(add[1, 32], name=name, outputs={"out": make})
-    x = tensor(enabled, 3)
-    with caught(error, match):
-        op(x, x)
-    with caught(error, match):
-        op(torch.empty(3, device="meta"), torch.empty(3, device="meta"))
-
-
 # ---- life ----
 
 
