@@ -82,11 +82,11 @@ def checking_outputs(schema: Schema, names: Sequence[str]) -> Check:
     may_share = _asking_torch(schema)
 
     def check(made: Results, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        for name, one in zip(names, made, strict=True):
+        for place, one in enumerate(made):
             if not isinstance(one, torch.Tensor):
                 raise TypeError(
                     f"operator {schema.name!r}: outputs= must make tensors, but what makes "
-                    f"{name!r} gave a {type(one).__qualname__}"
+                    f"{names[place]!r} gave a {type(one).__qualname__}"
                 )
         if not may_share(args, kwargs, made):
             return

@@ -188,6 +188,18 @@ def table():
             _closures.get_closure_value,
             _parameters("self", "index"),
         ),
+        (
+            _closures.TypingContext,
+            "resolve_module_constants",
+            _closures.resolve_module_constants,
+            _parameters("self", "typ", "attr"),
+        ),
+        (
+            _closures.TargetContext,
+            "get_getattr",
+            _closures.get_getattr,
+            _parameters("self", "typ", "attr"),
+        ),
     ]
 
 
