@@ -209,6 +209,30 @@ def test_axpy_when_an_input_is_a_lazy_conjugate_then_it_is_resolved():
         scale(torch._neg_view(numbers()), 2.0)
 
 
+def test_kernel_when_launched_or_an_operator_before_then_it_can_be_one_again():
+    @cuda.jit
+    def kernel(x: torch.Tensor, factor: float):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] *= factor
+
+    def define(target, **options):
+        return sv.torch_op(target, name="sv_cases::again", mutates="x", **options)
+
+    x = numbers()
+    kernel[1, BLOCK](x, 0.0)
+    for options in ({"grid": 3, "block": BLOCK}, {"forall": "x", "block": BLOCK}):
+        for _ in range(2):
+            op, x = define(kernel, **options), numbers()
+            op(x, 2.0)
+            assert torch.equal(x, 2 * numbers())
+    op, x = define(kernel[1, BLOCK]), numbers()
+    kernel[3, BLOCK](numbers(), 0.0)
+    op(x, 0.0)
+    assert torch.equal(x[:BLOCK], 0 * x[:BLOCK])
+    assert torch.equal(x[BLOCK:], numbers()[BLOCK:])
+
+
 # ---- autograd ----
 
 
