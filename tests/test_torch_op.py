@@ -373,6 +373,34 @@ def test_name_when_defined_again_then_the_new_one_counts(name):
     assert getattr(getattr(torch.ops, namespace), short)(torch.zeros(1)).item() == 2
 
 
+FAILING = {
+    "define": (torch.library.Library, "define"),
+    "impl": (torch.library.Library, "impl"),
+    "fake": (torch.library, "register_fake"),
+    "autocast": (torch.library, "register_autocast"),
+}
+
+
+@pytest.mark.parametrize("case", FAILING.values(), ids=FAILING)
+def test_name_when_the_new_definition_fails_then_the_old_one_stays(name, case, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("made to fail")
+
+    options = {"name": name, "fake": torch.empty_like, "autocast": torch.float16}
+    op = sv.torch_op(plain_function, **options)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(*case, fail)
+            with pytest.raises(RuntimeError, match="made to fail"):
+                sv.torch_op(lambda x: x * 7, schema="(Tensor x) -> Tensor", **options)
+        assert op(torch.ones(1)).item() == 1
+        assert pickle.loads(pickle.dumps(op)) is op
+        namespace, _, short = name.partition("::")
+        assert getattr(getattr(torch.ops, namespace), short)(torch.ones(1)).item() == 1
+    new = sv.torch_op(lambda x: x * 7, schema="(Tensor x) -> Tensor", **options)
+    assert new(torch.ones(1)).item() == 7
+
+
 def test_operator_when_nobody_holds_it_then_torch_still_has_it(name):
     sv.torch_op(plain_function, name=name, fake=torch.empty_like)
     gc.collect()
