@@ -298,10 +298,18 @@ def test_function_when_it_mutates_beside_what_requires_grad_then_nothing_is_reco
     def store(x: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(x * 2)
 
-    x, out = torch.ones(3, requires_grad=True), torch.zeros(3)
-    store(x, out)
-    assert out.tolist() == [2.0] * 3
-    assert not out.requires_grad
+    def store_plainly(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x * 2)
+
+    torchs = torch.library.custom_op(name + "_2", store_plainly, mutates_args=("out",))
+    # torch is as silent: statistics of what requires grad are kept by such operators.
+    for op in (store, torchs):
+        x, out = torch.ones(3, requires_grad=True), torch.zeros(3)
+        op(x, out)
+        assert out.tolist() == [2.0] * 3
+        assert not out.requires_grad
+        (out * x).sum().backward()
+        assert x.grad.tolist() == [2.0] * 3
     with pytest.raises(RuntimeError, match=r"writes to out, of which one requires grad"):
         store(torch.ones(3), x)
 
