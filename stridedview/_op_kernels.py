@@ -244,14 +244,14 @@ def autograd(
     """Return the function for the Autograd key; it is called with the key set first."""
     torch = schema.torch
     is_mutating = bool(schema.mutated)
+    plain = _plain_words(torch)
     differentiate = _recording(overload, schema, backward, setup_context)
     if is_mutating:
-        differentiate = _refusing(overload, schema, differentiate)
+        differentiate = _refusing(overload, schema, differentiate, plain)
     written = schema.written()
     bump = torch._C._increment_version
     is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
     below = torch._C._after_autograd_keyset
-    plain = _plain_words(torch)
     forward_ad = importlib.import_module("torch.autograd.forward_ad")
 
     def at_autograd(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -302,7 +302,9 @@ def _recording(
     return make_autograd_impl(overload, info)  # type: ignore[no-any-return]
 
 
-def _refusing(overload: Any, schema: Schema, record: Function) -> Function:
+def _refusing(
+    overload: Any, schema: Schema, record: Function, plain: frozenset[int]
+) -> Function:
     """Return what refuses to write to what requires grad, and records what is returned."""
     torch = schema.torch
     written = schema.written()
@@ -317,7 +319,8 @@ def _refusing(overload: Any, schema: Schema, record: Function) -> Function:
                 "torch.no_grad() or pass x.detach(), or make an operator that returns a "
                 "new tensor (outputs=) and has a backward"
             )
-        torch._C._increment_version(changed)
+        if keys.raw_repr() not in plain:  # else the implementation bumps it
+            torch._C._increment_version(changed)
         if schema.returns:
             return record(keys, *args, **kwargs)
         # What the work does with torch is not to be recorded: it has no backward.

@@ -66,6 +66,15 @@ def sum_kernel(parts: list[torch.Tensor], out: torch.Tensor):
         out[i] = parts[0][i] + parts[1][i]
 
 
+@cuda.jit
+def copy_kernel(x: torch.Tensor, out: torch.Tensor):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+
+
+copy_scaled = sv.torch_op(copy_kernel, name="sv_cases::copy_scaled", forall="x",
+                          block=BLOCK, mutates="out")  # fmt: skip
 scale = sv.torch_op(scale_kernel, name="sv_cases::scale", forall="x", block=BLOCK,
                     mutates="x")  # fmt: skip
 scale_forall = sv.torch_op(scale_kernel, name="sv_cases::scale_forall",
@@ -254,6 +263,13 @@ def test_scale_when_the_tensor_requires_grad_then_only_without_grad():
     scale(x.detach(), 2.0)
     assert torch.equal(x.detach(), 4 * numbers())
     assert x._version == 2
+
+
+def test_copy_when_what_it_reads_requires_grad_then_the_version_goes_up_by_one():
+    x, out = numbers(requires_grad=True), numbers()
+    copy_scaled(x, out)
+    assert torch.equal(out, 2 * numbers())
+    assert (out._version, out.requires_grad) == (1, False)
 
 
 def test_square_when_differentiated_then_the_gradient_is_right():

@@ -212,15 +212,9 @@ _torch_gate.hide_from_dynamo(
     call,
     call_adopted,
     configure,
-    make_configuration,
     subscript,
-    unpatched,
-    _contexts.failed_launch,
     _forall.call,
     _plans.core_stream,
-    _plans.miss,
-    _plans.plan,
-    _routes.check_argument,
 )
 
 _MISSING = object()
