@@ -130,9 +130,32 @@ cdef StridedView _on_asked_device(StridedView view, object asked, object copy):
         "use stridedview.to_device")
 
 
+cdef object _UNSAID = object()      # a keyword that the caller left out
+
+
+cdef bint _is_asked_by_torch(object stream, object max_version, object copy) except -1:
+    # No consumer says who it is. torch (2.9 to 2.13) alone asks for (1, 0) and leaves copy
+    # out unless its caller gave it, which NumPy never does; -1 is cuda.core.
+    return copy is _UNSAID and stream != -1 and max_version == (1, 0)
+
+
+cdef int _refuse_reversed(StridedView view) except -1:
+    # torch computes the size of a storage in a function that is noexcept: what it throws of
+    # a negative stride ends the process.
+    cdef int axis
+    if not view.layout.size:
+        return 0
+    for axis, (extent, stride) in enumerate(zip(view.shape, view.strides)):
+        if stride < 0 and extent > 1:
+            raise BufferError(
+                f"axis {axis} of this view is reversed (strides {view.strides} in bytes), "
+                "and torch has no negative strides; pass view.copy()")
+    return 0
+
+
 def __dlpack__(
         StridedView self not None, *, stream=None, max_version=None, dl_device=None,
-        copy=None):
+        copy=_UNSAID):
     """Return a DLPack capsule of this view.
 
     Parameters
@@ -151,11 +174,16 @@ def __dlpack__(
     ------
     BufferError
         If DLPack cannot say the dtype or the strides, if a read-only view is asked for
-        in the old form, or if the device or stream cannot be honoured.
+        in the old form, or if the device or stream cannot be honoured. If a stride is
+        negative and the keywords are those of ``torch.from_dlpack``, which it would abort.
     """
-    cdef StridedView view = _on_asked_device(self, dl_device, copy)
+    cdef bint is_for_torch = _is_asked_by_torch(stream, max_version, copy)
+    cdef StridedView view = _on_asked_device(
+        self, dl_device, None if copy is _UNSAID else copy)
     cdef DLTensor tensor
     cdef int32_t device_type = view.device_type
+    if is_for_torch:
+        _refuse_reversed(view)
     if dl_device is not None and dl_device[0] == kDLCPU:
         device_type = kDLCPU
     _fill(view, device_type, &tensor)
@@ -406,7 +434,7 @@ def to_torch(StridedView self not None, *, bint allow_write=False):
     ------
     BufferError
         If the view is read-only and ``allow_write`` is not set, or torch cannot say its
-        dtype or strides.
+        dtype or strides: it has no negative ones.
     ImportError
         If torch is absent or too old.
     """
@@ -424,6 +452,7 @@ def to_torch(StridedView self not None, *, bint allow_write=False):
         raise BufferError(
             "this view is read-only and torch has no such tensors; "
             "pass allow_write=True if nothing will write to it")
+    _refuse_reversed(self)
     _fill(self, device_type, &tensor)
     managed = new_managed(&tensor, self, 0)
     if api.managed_tensor_to_py_object_no_sync(managed, &made) != 0:

@@ -89,7 +89,7 @@ def mark_untraceable(function: Any) -> None:
     )
 
 
-def _undisturbed(function: Callable[[], Answer]) -> Answer:
+def _in_own_thread(function: Callable[[], Answer]) -> Answer:
     """Return what ``function()`` gives in a thread of its own.
 
     The first tensor may be seen within a transform, a mode or a default device, all of
@@ -118,7 +118,7 @@ def stands_behind_header(tensor: Any) -> bool:
         address = id(tensor) + object.__basicsize__
         return bool(ctypes.c_void_p.from_address(address).value == tensor._cdata)
 
-    return _undisturbed(compare_words)
+    return _in_own_thread(compare_words)
 
 
 def _word(torch: Any, *names: str) -> int:
@@ -175,7 +175,7 @@ def find_key_offset(torch: Any) -> int:
     position must hold it in all of them.
     """
     try:
-        return _undisturbed(lambda: _search(torch, _samples(torch)))
+        return _in_own_thread(lambda: _search(torch, _samples(torch)))
     except (AttributeError, RuntimeError):
         return -1
 
@@ -203,7 +203,7 @@ def compare(torch: Any, facts: Callable[[Any], Facts]) -> str:
         "" if all agree, else what does not.
     """
     try:
-        return _undisturbed(lambda: _compare(torch, facts))
+        return _in_own_thread(lambda: _compare(torch, facts))
     except (BufferError, RuntimeError, TypeError) as error:
         return f"the C ABI cannot be compared with torch: {error}"
 

@@ -88,7 +88,7 @@ class StridedView:
         stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
+        copy: bool | None = ...,
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     @property

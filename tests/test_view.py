@@ -419,6 +419,47 @@ def test_consumer_shares_memory(name, part):
         assert (expected == -1).all()
 
 
+TORCH = {
+    "to_torch": lambda v: v.to_torch(),
+    "from_dlpack": torch.from_dlpack,
+    "as_tensor": torch.as_tensor,
+    "asarray": torch.asarray,
+}
+REVERSED = {
+    "one axis": lambda x: x[0, ::-1],
+    "second axis": lambda x: x[:, ::-1],
+    "both axes": lambda x: x[::-1, ::-2],
+}
+
+
+@pytest.mark.parametrize("part", REVERSED)
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_when_an_axis_is_reversed_then_refused_and_the_process_goes_on(name, part):
+    array = ramp(4, 6)
+    view = REVERSED[part](host(array))
+    axis = 1 if part == "second axis" else 0
+    with pytest.raises(BufferError, match=rf"axis {axis} .* is reversed .*view\.copy\(\)"):
+        TORCH[name](view)
+    expected = REVERSED[part](array)
+    np.testing.assert_array_equal(TORCH[name](view.copy()).numpy(), expected)
+    np.testing.assert_array_equal(torch.from_dlpack(view, copy=True).numpy(), expected)
+    np.testing.assert_array_equal(np.from_dlpack(view), expected)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_when_a_reversed_axis_has_one_item_or_none_then_taken(name):
+    array = ramp(4, 6)
+    for select in (lambda x: x[:1][::-1], lambda x: x[:, :0][::-1]):
+        seen = TORCH[name](select(host(array))).numpy()
+        np.testing.assert_array_equal(seen, select(array))
+
+
+def test_dlpack_when_the_consumer_takes_reversed_axes_then_they_are_given():
+    view = host(ramp(4, 6))[::-1]
+    for asked in ({}, {"max_version": (1, 3)}, {"max_version": (1, 0), "copy": None}):
+        assert "dltensor" in repr(view.__dlpack__(**asked))
+
+
 @pytest.mark.parametrize(
     "dtype",
     [

@@ -188,6 +188,18 @@ def table():
             _closures.get_closure_value,
             _parameters("self", "index"),
         ),
+        (
+            _closures.TypingContext,
+            "resolve_module_constants",
+            _closures.resolve_module_constants,
+            _parameters("self", "typ", "attr"),
+        ),
+        (
+            _closures.TargetContext,
+            "get_getattr",
+            _closures.get_getattr,
+            _parameters("self", "typ", "attr"),
+        ),
     ]
 
 
@@ -200,15 +212,9 @@ _torch_gate.hide_from_dynamo(
     call,
     call_adopted,
     configure,
-    make_configuration,
     subscript,
-    unpatched,
-    _contexts.failed_launch,
     _forall.call,
     _plans.core_stream,
-    _plans.miss,
-    _plans.plan,
-    _routes.check_argument,
 )
 
 _MISSING = object()
