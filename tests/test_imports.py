@@ -1,6 +1,7 @@
 """Imports point one way, and importing stridedview loads nothing that costs."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -31,7 +32,8 @@ ORDER = [
     {"_layout", "_op_registry"},
     {"_source", "_managed", "_copyplan"},
     {"_view", "_ring"},
-    {"_exchange", "_export", "_device_copy", "_record", "_variadic"},
+    {"_exchange", "_device_copy", "_record", "_variadic"},
+    {"_export"},
     {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
@@ -63,8 +65,11 @@ SOURCES = sorted(
     if path.suffix in (".py", ".pyx", ".pxd") and path.stem != "__init__"
 )
 
+# The package that patches Numba stands as one in ORDER.
+PATCH = sorted((PACKAGE / "numba_cuda").glob("*.py"))
+
 CYTHON_IMPORT = re.compile(
-    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+c?import\s+\(?(?P<names>[\w, .]*)"
+    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+c?import\s+(?P<names>\([^)]*\)|[\w, .]*)"
     r"|c?import\s+(?P<plain>[\w., ]+))",
     re.MULTILINE,
 )
@@ -114,9 +119,10 @@ def cython_imports(text):
             )
         else:
             found.add(match["module"])
+            names = re.sub(r"#.*", "", match["names"]).strip("()")
             found.update(
                 f"{match['module'].rstrip('.')}.{name.split(' as ')[0].strip()}"
-                for name in match["names"].split(",")
+                for name in names.split(",")
                 if name.strip()
             )
     return found
@@ -148,6 +154,30 @@ def test_source_when_it_imports_our_modules_then_only_lower_ones(path):
         if RANK[name] >= RANK[path.stem] and (path.stem, name) not in SAME_ROW
     }
     assert not higher, f"{path.name} imports {sorted(higher)}, which stand above it"
+
+
+@pytest.mark.parametrize("path", PATCH, ids=lambda path: f"numba_cuda/{path.name}")
+def test_patch_when_it_imports_our_modules_then_only_lower_ones(path):
+    found = own_modules(imports_of(path)) - {"numba_cuda"}
+    higher = {name for name in found if RANK[name] >= RANK["numba_cuda"]}
+    assert not higher, f"{path.name} imports {sorted(higher)}, which stand above it"
+
+
+def test_patch_when_its_modules_import_each_other_then_there_is_no_circle():
+    stems = {path.stem for path in PATCH} - {"__init__"}
+    prefix = "stridedview.numba_cuda."
+    graph = {
+        path.stem: {
+            name.removeprefix(prefix).partition(".")[0]
+            for name in imports_of(path)
+            if name.startswith(prefix)
+        }
+        & stems
+        for path in PATCH
+    }
+    assert any(graph.values())
+    # Raises CycleError, which names them.
+    assert [*graphlib.TopologicalSorter(graph).static_order()]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -182,6 +212,16 @@ READERS = {
     "cython parentheses": (
         cython_imports,
         "from stridedview._view cimport (\n    a,\n    b,\n)\n",
+        "_view",
+    ),
+    "cython package, parentheses": (
+        cython_imports,
+        "from stridedview import (\n    nothing,  # a reason\n    _view as v,\n)\n",
+        "_view",
+    ),
+    "python package, parentheses": (
+        python_imports,
+        "from stridedview import (\n    nothing,\n    _view,\n)\n",
         "_view",
     ),
 }
