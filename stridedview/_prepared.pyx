@@ -116,6 +116,15 @@ cdef class PreparedLaunch:
             f"{self.packed.plan.size} bytes>")
 
 
+cdef object _simulator = None       # (kernel, args) -> its launch or None; _simulator sets it
+
+
+def set_simulator(prepare):
+    """Have :func:`prepare` ask a callable about what is no configuration of ours."""
+    global _simulator
+    _simulator = prepare
+
+
 def prepare(configuration, *args):
     """Return a launch with its parameters packed, to be called again and again.
 
@@ -130,6 +139,7 @@ def prepare(configuration, *args):
     Returns
     -------
     PreparedLaunch
+        In Numba's CUDA simulator an object with the same methods, which packs nothing.
 
     Raises
     ------
@@ -139,6 +149,9 @@ def prepare(configuration, *args):
     """
     cdef PreparedLaunch prepared
     if not isinstance(configuration, LaunchConfiguration):
+        simulated = _simulator(configuration, args) if _simulator is not None else None
+        if simulated is not None:
+            return simulated
         raise TypeError(
             f"expected kernel[grid, block], got {type(configuration).__qualname__}; "
             "stridedview.enable() must come before kernel[grid, block]")

@@ -70,11 +70,12 @@ def stats() -> dict[str, Any]:
     Returns
     -------
     dict
-        "launches": those that used a plan; "hits": those of them that found it;
+        "launches": those that used a plan, fallbacks not among them; "hits": those of them that found it;
         "misses": launches for whose signature there was no plan; "plans": plans made;
         "compiles": kernels compiled for a launch, failed ones included;
         "compile_seconds"; "loads": kernels loaded from the disk cache; "fallbacks":
-        launches through Numba's own code by reason.
+        launches through Numba's own code by reason; all of them, "simulator", in
+        Numba's CUDA simulator.
     """
     launches, missed = _launch.launch_counts()
     with _lock:
