@@ -70,7 +70,8 @@ def stats() -> dict[str, Any]:
     Returns
     -------
     dict
-        "launches": those that used a plan, fallbacks not among them; "hits": those of them that found it;
+        "launches": those that used a plan, so no fallbacks; "hits": those of them that
+        found it;
         "misses": launches for whose signature there was no plan; "plans": plans made;
         "compiles": kernels compiled for a launch, failed ones included;
         "compile_seconds"; "loads": kernels loaded from the disk cache; "fallbacks":
