@@ -14,13 +14,13 @@ PACKAGE = Path(__file__).parent.parent / "stridedview"
 # From the bottom up. A module may import only from rows above its own; those that share
 # a row know nothing of each other, except as `SAME_ROW` says.
 ORDER = [
+    {"_peers"},
     {
         "_dlpack",
         "_driver",
         "_dynamo",
         "_geometry",
         "_intern",
-        "_peers",
         "_autoenable",
         "_torch_gate",
         "_kernels",
@@ -28,7 +28,7 @@ ORDER = [
         "_autograd",
         "_op_schema",
     },
-    {"_dtype", "_axes", "_indexing", "_memo", "_block", "_op_kernels"},
+    {"_errors", "_dtype", "_axes", "_indexing", "_memo", "_block", "_op_kernels"},
     {"_layout", "_op_registry"},
     {"_source", "_managed", "_copyplan"},
     {"_view", "_ring"},
@@ -254,10 +254,28 @@ def test_import_when_done_then_no_framework_and_no_driver_is_loaded():
     assert has_driver is False
 
 
+def test_launch_error_when_asked_for_then_no_framework_is_loaded():
+    code = (
+        "import sys, stridedview\n"
+        "from stridedview import DriverError, LaunchError\n"
+        "assert issubclass(LaunchError, DriverError)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not FRAMEWORKS & set(ast.literal_eval(done.stdout))
+
+
 def test_public_names_when_listed_then_each_is_there():
     import stridedview
 
-    assert set(stridedview.__all__) <= set(dir(stridedview))
+    listed = {name for name in dir(stridedview) if not name.startswith("__")}
+    assert listed == set(stridedview.__all__) - {"__version__"}
+    assert "__version__" in dir(stridedview)
     for name in stridedview.__all__:
         assert getattr(stridedview, name) is not None
 
