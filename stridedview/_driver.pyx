@@ -8,6 +8,8 @@ by a compile-time default. Finding them initialises nothing and makes no context
 
 from libc.stdint cimport uintptr_t
 
+import os
+
 cdef bint _ready = False
 
 # Name, and the driver version that introduced the form we declare.
@@ -93,6 +95,7 @@ cdef int _resolve() except -1:
     cdef void** slot = <void**>&driver
     cdef int index = 0
     from cuda.bindings import driver as binding
+    _require_library(binding)
     # The struct holds the entry points in this table's order and nothing else.
     assert sizeof(Driver) == len(ENTRY_POINTS) * sizeof(void*)
     for name, version in ENTRY_POINTS:
@@ -106,6 +109,26 @@ cdef int _resolve() except -1:
         slot[index] = <void*><uintptr_t>address
         index += 1
     return 0
+
+
+cdef int _require_library(object binding) except -1:
+    # cuda.bindings looks for the library at its first call, twenty frames further down.
+    try:
+        binding.cuGetProcAddress(b"cuInit", 2000, LEGACY_STREAM)
+    except RuntimeError as error:
+        raise RuntimeError(f"{_without_driver()} ({error})") from None
+    return 0
+
+
+cdef str _without_driver():
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        return (
+            "Numba's CUDA simulator has no device memory: give kernels CPU tensors or NumPy "
+            "arrays; with like=cpu_tensor stridedview allocates such memory too")
+    return (
+        "there is no NVIDIA driver on this machine, and launches and device memory need one; "
+        "`python -m stridedview status` shows what was found. NUMBA_ENABLE_CUDASIM=1 in the "
+        "environment runs kernels on CPU tensors in Numba's simulator")
 
 
 cdef object _address(object binding, str name, int version):

@@ -9,7 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from stridedview import _configuration, _driver, _launch, _pack, _signature, _stream
+from stridedview import (
+    _configuration,
+    _driver,
+    _launch,
+    _pack,
+    _signature,
+    _simulator,
+    _stream,
+)
 
 _HOST = 1  # DLPack's kDLCPU
 
@@ -100,9 +108,17 @@ def explain(configuration: Any, *args: Any) -> Explanation:
     ------
     TypeError
         If it is given no configuration of ours; ``enable()`` makes kernels give them.
+    RuntimeError
+        In Numba's CUDA simulator, or without a driver.
     TypeError, ValueError, BufferError, OverflowError
         As the launch would, for an argument that cannot be taken.
     """
+    if _simulator.is_kernel(configuration):
+        raise RuntimeError(
+            "there is nothing to explain in Numba's CUDA simulator, where kernels run in "
+            "Python and no argument takes a route; unset NUMBA_ENABLE_CUDASIM on a machine "
+            "with a GPU"
+        )
     _configuration.check_configuration(configuration)
     numba: Any = importlib.import_module("stridedview.numba_cuda")
     dispatcher = configuration.dispatcher

@@ -51,6 +51,7 @@ from stridedview._view cimport (
 
 import numpy as np
 
+from stridedview import _torch_gate
 from stridedview._view import add_members
 
 cdef const char* EXCHANGE = "dlpack_exchange_api"
@@ -415,10 +416,12 @@ cdef DLPackExchangeAPI* _find_torch() except NULL:
     global _torch_api
     if _torch_api == NULL:
         import torch
+        _torch_gate.check_version(torch)
         _torch_api = find_exchange(torch.Tensor)
         if _torch_api == NULL:
             raise ImportError(
-                f"torch {torch.__version__} is too old: 2.10 or newer is needed")
+                f"torch {torch.__version__} offers no DLPack exchange API; install "
+                f"{_torch_gate.TORCH.requirement}")
     return _torch_api
 
 

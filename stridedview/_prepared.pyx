@@ -122,6 +122,15 @@ cdef class PreparedLaunch:
             f"{self.packed.plan.size} bytes>")
 
 
+cdef object _simulator = None       # (kernel, args) -> its launch or None; _simulator sets it
+
+
+def set_simulator(prepare):
+    """Have :func:`prepare` ask a callable about what is no configuration of ours."""
+    global _simulator
+    _simulator = prepare
+
+
 def prepare(configuration, *args):
     """Return a launch with its parameters packed, to be called again and again.
 
@@ -136,6 +145,7 @@ def prepare(configuration, *args):
     Returns
     -------
     PreparedLaunch
+        In Numba's CUDA simulator an object with the same methods, which packs nothing.
 
     Raises
     ------
@@ -144,6 +154,10 @@ def prepare(configuration, *args):
         extensions go through Numba's own code at each launch.
     """
     cdef PreparedLaunch prepared
+    if _simulator is not None and not isinstance(configuration, LaunchConfiguration):
+        simulated = _simulator(configuration, args)
+        if simulated is not None:
+            return simulated
     check_configuration(configuration)
     if not is_fast() and not is_observed():
         raise TypeError("nothing can be prepared while stridedview is disabled; enable() it")

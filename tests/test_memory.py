@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 import stridedview as sv
-from stridedview import memory
+from stridedview import _device_copy, _kernels, memory
 from stridedview._view import view_of_pointer
 from tests import standin
 from tests.copy_kernels import act_out
@@ -277,8 +277,6 @@ def test_host_copy_in_a_capture_is_refused_before_anything_is_called():
 
 
 def test_strided_copies_without_a_compiler_are_right(monkeypatch):
-    from stridedview import _device_copy
-
     monkeypatch.setattr(_device_copy, "kernel_handle", _no_compiler)
     standin_off = standin.on_launch if standin.wanted() else lambda callback: None
     standin_off(None)
@@ -296,7 +294,7 @@ def test_strided_copies_without_a_compiler_are_right(monkeypatch):
 
 
 def _no_compiler(*_):
-    raise RuntimeError("no NVRTC")
+    raise _kernels.CompilerMissingError("no NVRTC")
 
 
 # ---- pickling ----------------------------------------------------------------------------

@@ -13,13 +13,8 @@ from cuda.core import ObjectCode
 from numba.cuda.cudadrv import devices
 
 from stridedview import _driver
+from stridedview._errors import LaunchError
 from stridedview.numba_cuda import _checks
-
-try:
-    # Numba's users catch what cuda.core raises from a launch.
-    from cuda.core._utils.cuda_utils import CUDAError
-except ImportError:
-    CUDAError = RuntimeError
 
 INVALID_VALUE = 1
 OUT_OF_RESOURCES = 701
@@ -27,10 +22,6 @@ DEFAULT_SHARED = 49152  # bytes of shared memory that need no opting in
 SHARED_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-
-
-class LaunchError(_driver.DriverError, CUDAError):
-    """The driver refused a launch, or its limits are known to be exceeded."""
 
 
 @contextlib.contextmanager
