@@ -608,14 +608,19 @@ def _restore(shape, strides, itemsize):
     return _from_sequences(shape, strides, itemsize)
 
 
-def _construct(shape, strides=None, *, itemsize):
+def _construct(shape, strides=None, *, itemsize=None):
+    if itemsize is None:
+        raise TypeError("Layout() needs itemsize=, the bytes of one item")
     return _from_sequences(shape, strides, itemsize)
 
 
 cdef object _new_layout(PyObject* cls, PyObject* args, PyObject* keywords):
-    if keywords == NULL:
-        return _construct(*<tuple>args)
-    return _construct(*<tuple>args, **<dict>keywords)
+    try:
+        if keywords == NULL:
+            return _construct(*<tuple>args)
+        return _construct(*<tuple>args, **<dict>keywords)
+    except TypeError as error:
+        raise TypeError(str(error).replace("_construct()", "Layout()")) from None
 
 
 # ``Layout(...)`` has to be able to answer an existing object, which a __cinit__ cannot.

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from stridedview._alloc import empty_in
 from stridedview._dtype import dtype as find_dtype
+from stridedview._dtype import is_static
 from stridedview._layout import Layout
 from stridedview._view import (
     StridedView,
@@ -48,7 +50,7 @@ __all__ = [
     "zeros",
 ]
 
-_CPU, _CUDA, _PINNED = 1, 2, 3
+_CPU, _CUDA = 1, 2
 _HANDLE_BYTES = 64
 
 
@@ -59,33 +61,25 @@ def _reduce_ex(self: StridedView, _protocol: int) -> tuple[Any, ...]:
     """Pickle the items, their dtype and the device; protocol 5 can pass them out of band.
 
     The items travel as a NumPy array in the order of their axes, so gaps are not sent.
+    They come back in the kind of memory they were in, on the device of the same number.
     """
-    entry = find_dtype(self.dtype_name) if _is_static(self.dtype_name) else None
+    entry = find_dtype(self.dtype_name) if is_static(self.dtype_name) else None
     # NumPy may lack the dtype: the bytes then travel as unsigned integers.
     plain = self.view(f"u{self.itemsize}") if entry and not entry.typestr else self
     what = self.dtype_name if entry else self.dtype
     return _restore, (plain.copy_to_host(), what, self.device, self.readonly)
 
 
-def _is_static(name: str) -> bool:
-    try:
-        find_dtype(name)
-    except TypeError:
-        return False
-    return True
-
-
 def _restore(
     array: Any, dtype: Any, device: tuple[int, int], readonly: bool
 ) -> StridedView:
     kind, number = device
-    if kind == _CPU:
-        view = from_any(array)
-    elif kind == _PINNED:
-        view = pinned(array.shape, array.dtype)
-        view[...] = array
-    else:
-        view = to_device(array, device=number)
+    view = from_any(array)
+    if kind == _CUDA:
+        view = to_device(view, device=number)
+    elif kind != _CPU:
+        source, view = view, empty_in(device, view)
+        view.copy_to_device(source)
     view = view.view(dtype)
     return as_readonly(view) if readonly and not view.readonly else view
 
@@ -197,7 +191,7 @@ def _get_ipc_handle(self: StridedView) -> Any:
     )
     base, _ = _ask(driver.cuMemGetAddressRange(self.ptr), "cuMemGetAddressRange", advice)
     handle = _ask(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle", advice)
-    what = self.dtype_name if _is_static(self.dtype_name) else self.dtype
+    what = self.dtype_name if is_static(self.dtype_name) else self.dtype
     return IpcHandle(
         ctypes.string_at(handle.getPtr(), _HANDLE_BYTES),
         self.ptr - int(base),

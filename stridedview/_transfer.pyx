@@ -32,7 +32,7 @@ from stridedview._driver cimport (
     driver_ready,
     require_driver,
 )
-from stridedview._dtype cimport dtype_from_numpy
+from stridedview._dtype cimport dtype_by_id, dtype_from_numpy
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport (
     WORDS_BEFORE_SHAPE,
@@ -78,6 +78,13 @@ cdef object array_of_layout(Layout layout, object dtype):
     # A new NumPy array with this layout, which has no gaps.
     return np.ndarray(
         layout.shape, dtype, np.empty(layout.nbytes, np.uint8), strides=layout.strides)
+
+
+cdef object _array_of(StridedView view):
+    # NumPy may lack the dtype: unsigned integers then carry the bytes.
+    if not dtype_by_id(view.dtype_id).typestr:
+        view = (<object>view).view(f"u{view.layout.itemsize}")
+    return host_array(view)
 
 
 cdef bint on_host_side(StridedView view) noexcept:
@@ -151,7 +158,7 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     if on_host_side(dst) and on_host_side(src):
         _settle(dst, stream)
         _settle(src, stream)
-        np.copyto(host_array(dst), host_array(src), casting="unsafe")
+        np.copyto(_array_of(dst), _array_of(src), casting="unsafe")
         return 0
     require_driver()
     if on_host_side(src):

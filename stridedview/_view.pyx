@@ -173,11 +173,10 @@ cdef class StridedView:
         return self.layout.words[5]
 
     def __repr__(self):
-        kind = DEVICE_NAMES.get(self.device_type, f"device type {self.device_type}")
         return (
             f"StridedView({self.dtype_name} {self.shape} [{self.layout.letter}]"
             f"{'' if self.layout.is_c_contiguous else f' strides {self.strides}'} "
-            f"on {kind}:{self.device_id} at {<uintptr_t>self.data:#x}"
+            f"on {place_name(self)} at {<uintptr_t>self.data:#x}"
             f"{', read-only' if self.is_readonly else ''})")
 
     def __copy__(self):
@@ -399,6 +398,11 @@ cdef int _pass_on(StridedView source, StridedView view, int64_t offset) except -
 
 cdef bint _same_extent(Layout one, Layout other) noexcept:
     return one.first_byte == other.first_byte and one.last_byte == other.last_byte
+
+
+cdef str place_name(StridedView view):
+    kind = DEVICE_NAMES.get(view.device_type, f"device type {view.device_type}")
+    return f"{kind}:{view.device_id}"
 
 
 cdef bint on_host(StridedView view) noexcept:

@@ -139,6 +139,15 @@ def test_facts_agree_with_numpy(layout):
         assert layout.byte_extent == (0, 0)
 
 
+def test_layout_when_called_wrongly_then_the_error_names_it():
+    with pytest.raises(TypeError, match=r"Layout\(\) needs itemsize="):
+        Layout((4, 6))
+    with pytest.raises(TypeError, match=r"Layout\(\) got an unexpected keyword"):
+        Layout(3, stride=3, itemsize=3)
+    with pytest.raises(TypeError, match=r"Layout\(\) takes at least 1"):
+        Layout()
+
+
 @given(layouts())
 def test_uniqueness_is_exact(layout):
     touched = []
