@@ -232,7 +232,13 @@ cdef class StridedView:
         return _bound(derive(self, squeeze_layout(self.layout, axis), 0), stream)
 
     def expand_dims(self, axis):
-        """Insert axes of extent 1 at these positions of the result."""
+        """Insert axes of extent 1 at these positions of the result.
+
+        Raises
+        ------
+        ValueError
+            If a position is repeated or out of bounds, or there would be more than 64.
+        """
         return derive(self, expand_layout(self.layout, axis), 0)
 
     def broadcast_to(self, shape):
@@ -252,6 +258,13 @@ cdef class StridedView:
         """See the memory with this shape and these strides (bytes), ``offset`` bytes on.
 
         Nothing is checked against the size of the memory, which a view does not know.
+
+        Raises
+        ------
+        ValueError
+            If the lengths differ or an extent is negative.
+        OverflowError
+            If the offset, or an extent times its stride, does not fit 64 bits.
         """
         return derive(self, strided_layout(self.layout, shape, strides), offset)
 
@@ -287,7 +300,13 @@ cdef class StridedView:
             for begin in range(0, self.layout.size, section))
 
     def bind(self, stream=0):
-        """Return this view, ordered by ``stream`` from now on."""
+        """Return this view, ordered by ``stream`` from now on.
+
+        Raises
+        ------
+        TypeError
+            If it is no stream.
+        """
         return _bound(derive(self, self.layout, 0), stream, False)
 
     # ---- what Numba and its users of device arrays ask for ----

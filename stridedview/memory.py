@@ -18,6 +18,7 @@ from stridedview._alloc import (
 from stridedview._dtype import dtype as find_dtype
 from stridedview._ingest import from_any, from_many
 from stridedview._stream import is_named, order_view
+from stridedview._transfer import without_record
 from stridedview._view import StridedView, add_members
 
 __all__ = [
@@ -154,6 +155,7 @@ def as_view(array: Any) -> StridedView:
     """Return a view of an array, or of what NumPy makes of numbers and sequences."""
     import numpy as np
 
+    array = without_record(array)
     is_array = any(hasattr(array, name) for name in _PROTOCOLS)
     if isinstance(array, np.generic) or not (is_array or isinstance(array, StridedView)):
         array = np.asarray(array)
