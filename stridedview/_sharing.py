@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _CPU, _CUDA = 1, 2
-_HANDLE_BYTES = 64
+HANDLE_BYTES = 64  # of a CUipcMemHandle
 
 
 # ---- pickling by value ---------------------------------------------------------------
@@ -63,11 +63,15 @@ def _reduce_ex(self: StridedView, _protocol: int) -> tuple[Any, ...]:
     The items travel as a NumPy array in the order of their axes, so gaps are not sent.
     They come back in the kind of memory they were in, on the device of the same number.
     """
-    entry = find_dtype(self.dtype_name) if is_static(self.dtype_name) else None
+    what = dtype_of(self)
     # NumPy may lack the dtype: the bytes then travel as unsigned integers.
-    plain = self.view(f"u{self.itemsize}") if entry and not entry.typestr else self
-    what = self.dtype_name if entry else self.dtype
+    plain = self if find_dtype(what).typestr else self.view(f"u{self.itemsize}")
     return _restore, (plain.copy_to_host(), what, self.device, self.readonly)
+
+
+def dtype_of(view: StridedView) -> Any:
+    """Return what names a view's dtype in every process, also where NumPy has none."""
+    return view.dtype_name if is_static(view.dtype_name) else view.dtype
 
 
 def _restore(
@@ -98,18 +102,26 @@ class IpcHandle:
     """A handle to a view's memory for another process on this machine.
 
     It pickles. There, ``open()`` gives a view of the same memory, with the shape, the
-    strides and the offset within its block that it had here, and ``close()`` ends its use;
-    as a context manager it does both. The process that made it must keep the memory.
+    strides and the offset within its block that it had here, read-only if it was, and
+    ``close()`` ends its use; as a context manager it does both. The process that made it
+    must keep the memory.
     """
 
     def __init__(
-        self, handle: bytes, offset: int, layout: Layout, dtype: Any, device: int
+        self,
+        handle: bytes,
+        offset: int,
+        layout: Layout,
+        dtype: Any,
+        device: int,
+        readonly: bool = False,
     ) -> None:
         self._handle = handle
         self._offset = offset
         self._layout = layout
         self._dtype = dtype
         self._device = device
+        self._readonly = readonly
         self._base: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,10 +131,11 @@ class IpcHandle:
             self._layout,
             self._dtype,
             self._device,
+            self._readonly,
         )
 
     def open(self) -> StridedView:
-        """Return a view of the memory.
+        """Return a view of the memory, read-only if the one it was made of is.
 
         Raises
         ------
@@ -151,6 +164,7 @@ class IpcHandle:
             self._layout,
             self._dtype,
             (_CUDA, self._device),
+            readonly=self._readonly,
             owner=self,
         )
 
@@ -191,13 +205,13 @@ def _get_ipc_handle(self: StridedView) -> Any:
     )
     base, _ = _ask(driver.cuMemGetAddressRange(self.ptr), "cuMemGetAddressRange", advice)
     handle = _ask(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle", advice)
-    what = self.dtype_name if is_static(self.dtype_name) else self.dtype
     return IpcHandle(
-        ctypes.string_at(handle.getPtr(), _HANDLE_BYTES),
+        ctypes.string_at(handle.getPtr(), HANDLE_BYTES),
         self.ptr - int(base),
         self.layout,
-        what,
+        dtype_of(self),
         self.device[1],
+        self.readonly,
     )
 
 

@@ -111,6 +111,51 @@ def test_ipc_handle_when_not_device_memory_then_refuses():
         sv.from_any(np.zeros(3)).get_ipc_handle()
 
 
+def test_ipc_handle_of_the_pool_is_refused_and_says_what_to_do():
+    with pytest.raises(
+        BufferError, match=r"cuIpcGetMemHandle failed.*stream-ordered pool.*"
+    ):
+        sv.zeros(3).get_ipc_handle()
+
+
+@pytest.fixture
+def block():
+    """A view of memory that no pool has, as a framework allocates it."""
+    from cuda.bindings import driver
+
+    sv.empty(1)  # makes a context
+    address = int(driver.cuMemAlloc(4000)[1])
+    view = view_of_pointer(address, sv.Layout(1000, itemsize=4), "f4")
+    view[...] = np.arange(1000)
+    yield view
+    driver.cuMemFree(address)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@needs_standin
+def test_ipc_handle_opens_and_closes_and_keeps_the_readonly_flag(block, readonly):
+    # The stand-in's handles open in their own process, which a driver's do not.
+    part = block[100:200:2].reshape(5, 10)
+    part = part.broadcast_to((2, 5, 10)) if readonly else part
+    handle = pickle.loads(pickle.dumps(part.get_ipc_handle()))
+    with handle as view:
+        assert view.readonly is readonly
+        assert (view.ptr, view.layout, view.device) == (part.ptr, part.layout, (2, 0))
+        np.testing.assert_array_equal(view.copy_to_host(), part.copy_to_host())
+        with pytest.raises(ValueError, match=r"already opened; close\(\) it first"):
+            handle.open()
+    handle.close()  # nothing more to do
+    assert handle.open().owner is handle
+    handle.close()
+
+
+def test_ipc_handle_in_the_process_that_made_it_is_refused_by_the_driver(block):
+    if standin.wanted():
+        pytest.skip("the stand-in opens it")
+    with pytest.raises(BufferError, match="other than its maker's"):
+        block.get_ipc_handle().open()
+
+
 @needs_standin
 def test_ipc_handle_keeps_the_offset_within_the_block():
     from cuda.bindings import driver
@@ -131,3 +176,31 @@ def test_ipc_handle_of_numbas_memory_is_made_by_numbas_memory_manager():
     handle = view.get_ipc_handle()
     assert handle._ipc_handle.size == view.alloc_size
     assert handle._layout is view.layout
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@needs_standin
+def test_ipc_handle_of_numbas_memory_can_be_sent_and_opened(readonly):
+    from numba import cuda
+
+    owner = sv.from_any(cuda.to_device(np.arange(1000.0)))
+    view = owner[10:].broadcast_to((2, 990)) if readonly else owner[10:]
+    handle = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(view.get_ipc_handle()))))
+    with handle as opened:
+        assert (opened.ptr, opened.layout, opened.readonly) == (
+            view.ptr,
+            view.layout,
+            readonly,
+        )
+        np.testing.assert_array_equal(opened.copy_to_host(), view.copy_to_host())
+        with pytest.raises(ValueError, match="already opened"):
+            handle.open()
+
+
+@needs_standin
+def test_ipc_handle_of_numbas_memory_has_any_dtype():
+    from numba import cuda
+
+    view = sv.from_any(cuda.to_device(np.zeros(6, "u2"))).view("bfloat16")
+    with pickle.loads(pickle.dumps(view.get_ipc_handle())) as opened:
+        assert opened.dtype_name == "bfloat16"
