@@ -80,6 +80,7 @@ ctypedef struct Driver:
     int (*cuKernelGetParamInfo)(void*, size_t, size_t*, size_t*) noexcept nogil
     int (*cuFuncSetAttribute)(void*, int, int) noexcept nogil
     int (*cuFuncGetAttribute)(int*, int, void*) noexcept nogil
+    int (*cuDeviceGetCount)(int*) noexcept nogil
     int (*cuDeviceGetAttribute)(int*, int, int) noexcept nogil
     int (*cuDeviceGetDefaultMemPool)(void**, int) noexcept nogil
     int (*cuDevicePrimaryCtxGetState)(int, unsigned int*, int*) noexcept nogil

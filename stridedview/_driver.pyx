@@ -25,6 +25,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuKernelGetParamInfo", 12040),
     ("cuFuncSetAttribute", 9000),
     ("cuFuncGetAttribute", 2020),
+    ("cuDeviceGetCount", 2000),
     ("cuDeviceGetAttribute", 2000),
     ("cuDeviceGetDefaultMemPool", 11020),
     ("cuDevicePrimaryCtxGetState", 7000),

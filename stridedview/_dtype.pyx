@@ -72,7 +72,7 @@ cdef frozenset FROM_ML_DTYPES = frozenset({
 cdef list _entries = [None]
 cdef dict _by_name = {}
 cdef dict _by_numpy = {}            # those of fixed entries
-cdef dict _registered = {}          # (dtype, is it an aligned struct) -> entry
+cdef dict _registered = {}          # what tells a dtype from those equal to it -> entry
 cdef object _lock = Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
@@ -238,8 +238,9 @@ cdef DType _register_numpy(object dtype):
     elif (
         dtype.kind in "VMmSU" and dtype.isnative and dtype.itemsize and not dtype.hasobject
     ):
-        # NumPy calls an aligned and an unaligned struct of the same fields equal.
-        key = (dtype, dtype.isalignedstruct)
+        if _has_metadata(dtype):
+            dtype = _without_metadata(dtype)
+        key = _identity(dtype)
         with _lock:
             found = _registered.get(key)
             if found is not None:
@@ -258,6 +259,49 @@ cdef DType _register_numpy(object dtype):
         raise TypeError(_refusal(dtype))
     _by_numpy[dtype] = entry
     return entry
+
+
+cdef object _identity(object dtype):
+    # What NumPy's == leaves out tells dtypes apart as well, at every depth: np.record from
+    # np.void, and an aligned struct from one that merely has its offsets.
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return _identity(base), shape
+    if dtype.names is None:
+        return dtype.str, dtype.type
+    fields = [(name, dtype.fields[name]) for name in dtype.names]
+    return dtype.type, dtype.isalignedstruct, dtype.itemsize, dtype.alignment, tuple(
+        [(name, _identity(entry[0]), entry[1:]) for name, entry in fields])
+
+
+cdef bint _has_metadata(object dtype) except -1:
+    if dtype.metadata is not None:
+        return True
+    if dtype.subdtype is not None:
+        return _has_metadata(dtype.subdtype[0])
+    for name in dtype.names or ():
+        if _has_metadata(dtype.fields[name][0]):
+            return True
+    return False
+
+
+cdef object _without_metadata(object dtype):
+    # One user's metadata must not appear on another's arrays of an equal dtype; a view
+    # has none, whatever its dtype.
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_without_metadata(base), shape))
+    if dtype.names is None:
+        return np.dtype(dtype.str if dtype.kind in "VMmSU" else dtype.type)
+    fields = [dtype.fields[name] for name in dtype.names]
+    plain = np.dtype({
+        "names": dtype.names,
+        "formats": [_without_metadata(entry[0]) for entry in fields],
+        "offsets": [entry[1] for entry in fields],
+        "titles": [entry[2] if len(entry) > 2 else None for entry in fields],
+        "itemsize": dtype.itemsize,
+    }, align=dtype.isalignedstruct)
+    return plain if dtype.type is np.void else np.dtype((dtype.type, plain))
 
 
 cdef str _refusal(object dtype):

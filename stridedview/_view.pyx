@@ -173,11 +173,10 @@ cdef class StridedView:
         return self.layout.words[5]
 
     def __repr__(self):
-        kind = DEVICE_NAMES.get(self.device_type, f"device type {self.device_type}")
         return (
             f"StridedView({self.dtype_name} {self.shape} [{self.layout.letter}]"
             f"{'' if self.layout.is_c_contiguous else f' strides {self.strides}'} "
-            f"on {kind}:{self.device_id} at {<uintptr_t>self.data:#x}"
+            f"on {place_name(self)} at {<uintptr_t>self.data:#x}"
             f"{', read-only' if self.is_readonly else ''})")
 
     def __copy__(self):
@@ -233,7 +232,13 @@ cdef class StridedView:
         return _bound(derive(self, squeeze_layout(self.layout, axis), 0), stream)
 
     def expand_dims(self, axis):
-        """Insert axes of extent 1 at these positions of the result."""
+        """Insert axes of extent 1 at these positions of the result.
+
+        Raises
+        ------
+        ValueError
+            If a position is repeated or out of bounds, or there would be more than 64.
+        """
         return derive(self, expand_layout(self.layout, axis), 0)
 
     def broadcast_to(self, shape):
@@ -253,6 +258,13 @@ cdef class StridedView:
         """See the memory with this shape and these strides (bytes), ``offset`` bytes on.
 
         Nothing is checked against the size of the memory, which a view does not know.
+
+        Raises
+        ------
+        ValueError
+            If the lengths differ or an extent is negative.
+        OverflowError
+            If the offset, or an extent times its stride, does not fit 64 bits.
         """
         return derive(self, strided_layout(self.layout, shape, strides), offset)
 
@@ -288,7 +300,13 @@ cdef class StridedView:
             for begin in range(0, self.layout.size, section))
 
     def bind(self, stream=0):
-        """Return this view, ordered by ``stream`` from now on."""
+        """Return this view, ordered by ``stream`` from now on.
+
+        Raises
+        ------
+        TypeError
+            If it is no stream.
+        """
         return _bound(derive(self, self.layout, 0), stream, False)
 
     # ---- what Numba and its users of device arrays ask for ----
@@ -399,6 +417,11 @@ cdef int _pass_on(StridedView source, StridedView view, int64_t offset) except -
 
 cdef bint _same_extent(Layout one, Layout other) noexcept:
     return one.first_byte == other.first_byte and one.last_byte == other.last_byte
+
+
+cdef str place_name(StridedView view):
+    kind = DEVICE_NAMES.get(view.device_type, f"device type {view.device_type}")
+    return f"{kind}:{view.device_id}"
 
 
 cdef bint on_host(StridedView view) noexcept:

@@ -270,7 +270,8 @@ def test_axes_of_a_view_without_any():
 
 
 MISUSES = {
-    "transpose with a keyword": lambda v: v.transpose(axes=(1, 0)),
+    "transpose with another keyword": lambda v: v.transpose(dims=(1, 0)),
+    "transpose with axes twice": lambda v: v.transpose(1, axes=(1, 0)),
     "permute with a keyword": lambda v: v.permute(dims=(1, 0)),
     "reshape with another keyword": lambda v: v.reshape(6, shape=6),
     "an order that is no text": lambda v: v.reshape(6, order=0),
@@ -285,6 +286,13 @@ MISUSES = {
 def test_axes_when_given_wrongly_then_type_error(misuse):
     with pytest.raises(TypeError):
         misuse(host(ramp(2, 3)))
+
+
+def test_transpose_takes_the_axes_by_keyword():
+    view = host(ramp(2, 3))
+    assert view.transpose(axes=(1, 0)).shape == (3, 2)
+    assert view.transpose(axes=None).shape == (3, 2)
+    assert view.transpose(axes=[0, 1]).shape == (2, 3)
 
 
 def test_axes_when_too_many_then_value_error():
