@@ -298,8 +298,20 @@ def _recording(
             "backward=, or detach its arguments"
         )
 
-    info = Info(backward or missing, setup_context)
-    return make_autograd_impl(overload, info)  # type: ignore[no-any-return]
+    record = make_autograd_impl(overload, Info(backward or missing, setup_context))
+    transform = schema.torch._C._functorch.peek_interpreter_stack
+
+    def recording(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if transform() is not None:
+            raise NotImplementedError(
+                f"operator {schema.name!r} is not differentiated by torch.func (grad, vjp, "
+                "jacrev), as no operator of torch.library is; use torch.autograd.grad, or "
+                "call it in the forward of a torch.autograd.Function with setup_context "
+                "and backward"
+            )
+        return record(keys, *args, **kwargs)
+
+    return recording
 
 
 def _refusing(
