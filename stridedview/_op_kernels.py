@@ -132,6 +132,34 @@ def returning_new(function: Function, schema: Schema, *, is_fake: bool = False) 
     return work
 
 
+def of_one_kind(fake: Function, schema: Schema) -> Function:
+    """Return a fake implementation that refuses meta tensors beside real ones.
+
+    torch calls it for them instead of the implementation, and nothing would be launched.
+    """
+    torch = schema.torch
+    kinds = importlib.import_module("torch._subclasses.fake_tensor")
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = list(_tensors(torch, _named_arguments(schema, args, kwargs)))
+        metas = [name for name, one in given if one.is_meta]
+        # A number in a tensor may be anywhere, as for operators of torch's own.
+        others = [(name, one) for name, one in given if not one.is_meta and one.dim()]
+        if (
+            metas
+            and others
+            and not any(isinstance(one, kinds.FakeTensor) for _, one in given)
+        ):
+            name, other = others[0]
+            raise TypeError(
+                f"operator {schema.name!r}: {metas[0]!r} is a meta tensor, which has no "
+                f"memory, but {name!r} is on {other.device}; make both on one device"
+            )
+        return fake(*args, **kwargs)
+
+    return checked
+
+
 def _always(*_: Any) -> bool:
     return True
 

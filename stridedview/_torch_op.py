@@ -156,6 +156,7 @@ def torch_op(
     _op_registry.check_options(found, backward, setup_context, autocast)
     work, made_up = target.work(torch, found, inputs, outputs)
     run = _op_kernels.implementation(work, found)
+    made_up = _op_kernels.of_one_kind(made_up, found)
     op = _op_registry.register(found, run, made_up, backward, setup_context, autocast)
     op.kernel = target.made_of
     op.__doc__ = target.function.__doc__
