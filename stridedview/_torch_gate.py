@@ -282,11 +282,7 @@ def _check_wrapped(torch: Any, tensor: Any) -> None:
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         raise TypeError(f"the {kind.__name__} is not initialized; materialize() it first")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        raise TypeError(
-            "the tensor is inside a torch.func transform (vmap, grad, jvp or "
-            "functionalize); make the kernel an operator with stridedview.torch_op, and "
-            "give that a rule for the transform"
-        )
+        raise TypeError(_transformed(torch._C._functorch, tensor))
     if torch._is_functional_tensor(tensor):
         raise TypeError(
             "the tensor is functionalized: the launch is being traced; make the kernel an "
@@ -301,6 +297,39 @@ def _check_wrapped(torch: Any, tensor: Any) -> None:
             f"{kind.__module__}.{kind.__qualname__} is a wrapper subclass "
             f"(it defines __torch_dispatch__); {advice}"
         )
+
+
+# What torch.func's transforms are called, what a tensor is within them, and what to do.
+_OPERATOR = "make the kernel an operator with stridedview.torch_op"
+_FUNCTION = (
+    "put the launch into the forward of a torch.autograd.Function with setup_context"
+)
+_TRANSFORMS = {
+    "Vmap": (
+        "vmap", "BatchedTensor",
+        f"{_OPERATOR}, and give that a rule by torch.library.register_vmap"),
+    "Grad": ("grad, vjp or jacrev", "GradTrackingTensor", f"{_FUNCTION} and backward"),
+    "Jvp": ("jvp or jacfwd", "GradTrackingTensor", f"{_FUNCTION} and jvp"),
+    "Functionalize": (
+        "functionalize", "FunctionalTensorWrapper",
+        f"{_OPERATOR}(kernel, outputs=...)"),
+}  # fmt: skip
+
+
+def _transformed(functorch: Any, tensor: Any) -> str:
+    """Return what to say of a tensor that a transform of torch.func has wrapped."""
+    level = functorch.maybe_get_level(tensor)
+    for interpreter in functorch.get_interpreter_stack() or ():
+        key = interpreter.key().name
+        if interpreter.level() == level and key in _TRANSFORMS:
+            name, kind, advice = _TRANSFORMS[key]
+            return (
+                f"the tensor is a {kind}, inside a torch.func transform ({name}); {advice}"
+            )
+    return (
+        "the tensor is what is left of a torch.func transform that has ended; return it "
+        "from the function that is transformed, and use what the transform returns"
+    )
 
 
 def _check_storage_kind(torch: Any, tensor: Any) -> None:

@@ -1,9 +1,9 @@
 """A kernel as an operator of torch's: ``torch_op``.
 
 Owns the public function, and the reading of what it is given. What an operator's schema is,
-how it launches, what the dispatcher calls and where operators are kept stand in
-``_op_schema``, ``_op_launch``, ``_op_kernels`` and ``_op_registry``. torch is imported when
-the first operator is defined.
+how it launches, what it returns, what the dispatcher calls and where it is kept stand in
+``_op_schema``, ``_op_launch``, ``_op_results``, ``_op_kernels`` and ``_op_registry``.
+torch is imported when the first operator is defined.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from stridedview import (
     _op_kernels,
     _op_launch,
     _op_registry,
+    _op_results,
     _op_schema,
     _torch_gate,
 )
@@ -156,6 +157,7 @@ def torch_op(
     _op_registry.check_options(found, backward, setup_context, autocast)
     work, made_up = target.work(torch, found, inputs, outputs)
     run = _op_kernels.implementation(work, found)
+    made_up = _op_results.of_one_kind(made_up, found)
     op = _op_registry.register(found, run, made_up, backward, setup_context, autocast)
     op.kernel = target.made_of
     op.__doc__ = target.function.__doc__
@@ -307,18 +309,18 @@ class _Target:
             name: self._maker(torch, name, one, inputs) for name, one in outputs.items()
         }
         if not makers:
-            work, made_up = self.call, self.fake or _op_kernels.fake_of({}, found)
+            work, made_up = self.call, self.fake or _op_results.fake_of({}, found)
             if found.returns:
-                work = _op_kernels.returning_new(work, found)
-                made_up = _op_kernels.returning_new(made_up, found, is_fake=True)
+                work = _op_results.returning_new(work, found)
+                made_up = _op_results.returning_new(made_up, found, is_fake=True)
             return work, made_up
         pool = [*(one.name for one in inputs), *outputs]
         order = [pool.index(one) for one in self.signature.parameters]
         # What torch.empty_like makes is new.
         is_new = not any(callable(one) for one in outputs.values())
-        check = None if is_new else _op_kernels.checking_outputs(found, list(makers))
+        check = None if is_new else _op_results.checking_outputs(found, list(makers))
         work = _op_kernels.with_outputs(self.call, makers, order, check)
-        return work, _op_kernels.fake_of(makers, found)
+        return work, _op_results.fake_of(makers, found)
 
     def _maker(self, torch: Any, output: str, given: Any, inputs: list[Any]) -> Any:
         if callable(given):

@@ -251,6 +251,24 @@ def test_launch_when_devices_alternate_then_plans_are_hit():
     run(TWO + ALTERNATING, devices=2)
 
 
+ONCE = """
+stridedview.reset_stats()
+standin.reset_calls()
+for array in (first, second, first, second, first):
+    take[1, 1](array)
+loads = {name: n for name, n in standin.calls().items() if "Load" in name and n}
+# One library serves both; the driver loads it into each context where it is first used.
+assert loads == {"cuLibraryLoadData": 1}, loads
+counted = stridedview.stats()
+assert (counted["compiles"], counted["misses"]) == (1, 2), counted
+assert len(take.overloads) == 1
+"""
+
+
+def test_launch_when_devices_alternate_then_it_is_compiled_and_loaded_once():
+    run(TWO + ONCE, devices=2)
+
+
 def test_launch_when_devices_alternate_and_are_selected_then_plans_are_hit():
     run(
         TWO

@@ -6,6 +6,7 @@ process, through the exchange API that the environment asks for.
 
 import os
 import sys
+import warnings
 import weakref
 
 import pytest
@@ -276,3 +277,50 @@ def test_route_when_chosen_then_it_is_told_with_its_reason():
     assert reason == (
         "asked for by STRIDEDVIEW_TORCH_ROUTE" if ASKED else "self-check passed"
     )
+
+
+def under_jvp(look, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its first use compiles with torch.jit.script
+        return torch.func.jvp(look, (x,), (x,))
+
+
+# What a tensor is there, the transform's names, and what helps.
+WITHIN = {
+    "vmap": (torch.vmap, "BatchedTensor", "vmap", "register_vmap"),
+    "grad": (torch.func.grad, "GradTrackingTensor", "grad, vjp or jacrev", "backward"),
+    "jacrev": (torch.func.jacrev, "GradTrackingTensor", "grad, vjp or jacrev", "backward"),
+    "jvp": (
+        lambda look: lambda x: under_jvp(look, x), "GradTrackingTensor", "jvp or jacfwd",
+        "setup_context and jvp"),
+    "functionalize": (
+        torch.func.functionalize, "FunctionalTensorWrapper", "functionalize", "outputs="),
+    "grad in vmap": (
+        lambda look: torch.vmap(torch.func.grad(look)), "GradTrackingTensor",
+        "grad, vjp or jacrev", "backward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WITHIN.values(), ids=WITHIN)
+def test_tensor_when_inside_a_transform_then_the_message_names_both_and_what_to_do(case):
+    transform, kind, name, advice = case
+    said = []
+
+    def look(x):
+        with pytest.raises(
+            TypeError, match=f"{kind}, inside .* transform .{name}.; "
+        ) as got:
+            from_any(x)
+        said.append(str(got.value))
+        return x.sum()
+
+    transform(look)(torch.ones(3))
+    assert said
+    assert advice in said[0]
+
+
+def test_tensor_when_its_transform_has_ended_then_that_is_said():
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(torch.ones(3))
+    with pytest.raises(TypeError, match=r"left of a torch\.func transform that has ended"):
+        from_any(kept[0])

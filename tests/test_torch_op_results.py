@@ -137,3 +137,23 @@ def test_outputs_when_one_is_a_number_then_refused(enabled, name):
     for given in (x, torch.empty(3, device="meta")):
         with caught(TypeError, "outputs= must make tensors, but .* 'out' gave a int"):
             op(given, given)
+
+
+def test_meta_tensor_when_beside_a_real_one_then_refused_and_not_taken_for_traced(name):
+    @sv.torch_op(name=name, mutates="out")
+    def store(x: torch.Tensor, out: torch.Tensor, parts: list[torch.Tensor]) -> None:
+        out.copy_(x)
+
+    meta, real = torch.empty(3, device="meta"), torch.zeros(3)
+    for args, match in (
+        ((real, meta, []), "'out' is a meta tensor, .* but 'x' is on cpu"),
+        ((meta, real, []), "'x' is a meta tensor, .* but 'out' is on cpu"),
+        ((real, real, [meta]), r"'parts\[0\]' is a meta tensor"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            store(*args)
+    store(meta, meta, [torch.tensor(3.0)])
+    store(real, real, [])
+    function = torch.compile(lambda x, y: store(x, y, [x]), backend="eager", fullgraph=True)
+    function(torch.ones(3), real)
+    assert real.tolist() == [1.0] * 3

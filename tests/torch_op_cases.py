@@ -303,6 +303,41 @@ def test_operators_when_differentiated_forwards_then_they_are_refused():
         assert torch.equal(axpy(x, x), 3 * x)
 
 
+TRANSFORMS = {
+    "grad": lambda function, x: torch.func.grad(lambda x: function(x).sum())(x),
+    "vjp": lambda function, x: torch.func.vjp(function, x)[1](torch.ones_like(x))[0],
+    "jacrev": lambda function, x: torch.func.jacrev(function)(x).diagonal(),
+    "vmap": lambda function, x: torch.vmap(
+        torch.func.grad(lambda x: function(x).sum()))(x.reshape(-1, 1)).reshape(-1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_square_when_differentiated_by_torch_func_then_a_function_around_it_is_named(
+    transform,
+):
+    class Square(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return square(x)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            keep(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * ctx.saved_tensors[0] * grad
+
+    x = numbers(5)
+    for op in (square, lambda x: axpy(x, x)):
+        with pytest.raises(NotImplementedError, match=r"torch.func .* with setup_context"):
+            transform(op, x)
+    assert torch.equal(transform(Square.apply, x), 2 * x)
+
+
 def test_operators_when_in_inference_mode_then_they_run():
     with torch.inference_mode():
         x = numbers()

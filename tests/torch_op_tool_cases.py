@@ -21,6 +21,7 @@ from tests.torch_op_cases import (  # noqa: F401 - for pytest
     pytestmark,
     scale,
     scale_forall,
+    scale_kernel,
     square,
 )
 
@@ -177,6 +178,33 @@ def test_operator_when_traced_then_it_is_a_node():
     graph = make_fx(lambda x: axpy(x, x))(numbers())
     assert "sv_cases.axpy" in str(graph.graph)
     assert torch.equal(graph(2 * numbers()), 6 * numbers())
+
+
+def plainly(x):
+    """Launch beside operators of torch's, as a program does that knows of no operator."""
+    y = x * 2
+    scale_kernel[1, 32](y, 3.0)
+    return y + 1
+
+
+@pytest.mark.filterwarnings("ignore")  # torch deprecates its own tracer
+def test_plain_launch_when_traced_then_it_runs_then_and_is_missing_in_the_graph():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = numbers(5)
+    assert torch.equal(plainly(x), 6 * x + 1)
+    for traced in (torch.jit.trace(plainly, (x,), check_trace=False), make_fx(plainly)(x)):
+        assert "mul" in traced.code
+        assert "scale" not in traced.code
+        assert torch.equal(traced(x), 2 * x + 1)
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_plain_launch_when_traced_without_memory_then_it_is_refused(mode):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with pytest.raises(TypeError, match=r"argument 1 'x': .*FakeTensor"):
+        make_fx(plainly, tracing_mode=mode)(numbers(5))
 
 
 def test_operator_when_pickled_or_copied_then_it_is_itself():

@@ -52,6 +52,19 @@ def counters():
     return torch._dynamo.utils.counters
 
 
+def recorded():
+    """Return how many CUDA graphs Inductor holds that begin a step, on this device."""
+    from torch._inductor import cudagraph_trees
+
+    device = torch.cuda.current_device()
+    manager = cudagraph_trees.get_manager(device, create_if_none_exists=False)
+    if manager is None:
+        return 0
+    if not hasattr(manager, "roots"):
+        pytest.skip("this torch does not say which graphs it recorded")
+    return sum(len(graphs) for graphs in manager.roots.values())
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_module_when_compiled_for_inference_then_it_is_as_in_eager(mode, counters):
     block = Block().cuda()
@@ -63,6 +76,7 @@ def test_module_when_compiled_for_inference_then_it_is_as_in_eager(mode, counter
             torch.compiler.cudagraph_mark_step_begin()
             torch.testing.assert_close(compiled(x), block(x), rtol=1e-4, atol=1e-4)
     assert counters["inductor"]["cudagraph_skips"] == 0
+    assert (recorded() > 0) == (mode == "reduce-overhead")
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -85,6 +99,7 @@ def test_module_when_compiled_for_training_then_its_gradients_are_as_in_eager(
                 one.weight -= 1e-3 * one.weight.grad
                 one.weight.grad = None
     assert counters["inductor"]["cudagraph_skips"] == 0
+    assert (recorded() > 0) == (mode == "reduce-overhead")
 
 
 def test_module_when_its_input_is_mutated_under_cuda_graphs_then_the_caller_sees_it(
