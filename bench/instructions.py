@@ -9,6 +9,8 @@ entry points; the floor's row shows how much these are.
 ``count`` is for tests, which may assert on it with a margin.
 """
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -40,7 +42,7 @@ ROOT = Path(__file__).parent.parent
 CHILD_ERROR = "not counted: "
 
 
-def count(case, arguments):
+def count(case, arguments, **enabled):
     """Return the instructions of one launch on the stand-in driver.
 
     Parameters
@@ -49,6 +51,8 @@ def count(case, arguments):
         A contender of topic ``launch``: ``"stridedview torch"``, ``"raw"``, ...
     arguments : int
         How many arrays the kernel takes: 1, 3 or 26.
+    **enabled
+        Options of ``stridedview.enable`` that are in force, of a contender of ours.
 
     Returns
     -------
@@ -75,6 +79,7 @@ def count(case, arguments):
             "bench.instructions",
             case,
             str(arguments),
+            json.dumps(enabled),
         ]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -116,8 +121,9 @@ def child_problem(stderr):
     )[0]
 
 
-def launch_for_callgrind(case, arguments):
+def launch_for_callgrind(case, arguments, enabled):
     """Do the launches; the body of the child process."""
+    import stridedview
     from bench import launch
 
     device = Device(Options(standin=True))
@@ -126,7 +132,8 @@ def launch_for_callgrind(case, arguments):
     everyone = launch.contenders(Options(standin=True, peers=True), device)
     (contender,) = [each for each in everyone if (each.id, each.name) == wanted]
     callgrind = _floor.module().callgrind
-    with patch(contender.patched):
+    options = stridedview.enabled(**enabled) if enabled else contextlib.nullcontext()
+    with patch(contender.patched), options:
         burst = contender.make()
         burst(20)
         callgrind("start")
@@ -167,6 +174,6 @@ def run(options):
 
 if __name__ == "__main__":
     try:
-        launch_for_callgrind(sys.argv[1], int(sys.argv[2]))
+        launch_for_callgrind(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
     except Exception as error:  # noqa: BLE001 - the parent makes a row of it
         sys.exit(CHILD_ERROR + reason(error))

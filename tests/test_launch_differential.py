@@ -2,9 +2,11 @@
 
 import collections
 import enum
+import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numba import cuda, types
@@ -12,7 +14,15 @@ from numba.cuda.np import numpy_support
 
 import stridedview
 from tests import standin
-from tests.launching import PRODUCERS, memory_view, parameters, pointer_of, recorded, twins
+from tests.launching import (
+    PRODUCERS,
+    Foreign,
+    memory_view,
+    parameters,
+    pointer_of,
+    recorded,
+    twins,
+)
 
 pytestmark = pytest.mark.standin
 
@@ -381,3 +391,37 @@ def argument(draw, kind):
 def test_parameters_when_arguments_are_mixed_then_they_are_numbas(driver, data, kinds):
     pairs = [data.draw(argument(kind)) for kind in kinds]
     assert_same([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+# ---- more elements than 32 bits count ----
+
+HUGE = {
+    "one axis": ((2**31 + 5,), None),
+    "two axes": ((2**17, 2**16), None),
+    "long strides": ((3, 2**20), (2**40, 1)),
+    "negative strides": ((2**31 + 5,), (-1,)),
+    "no strides": ((2**33, 3), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_array_when_it_has_more_elements_than_32_bits_count_then_all_is_numbas(
+    driver, case
+):
+    shape, strides = HUGE[case]
+    memory = cuda.device_array(64, np.int8)
+    made = Foreign(pointer_of(memory), shape, np.int8, strides, memory)
+    theirs, ours = twins(1)
+    expected = recorded(theirs, (cuda.as_cuda_array(made),)).words
+    assert math.prod(shape) == expected[2]
+    given = [made]
+    with stridedview.enabled():
+        given += [stridedview.from_any(made)]
+        if case in ("one axis", "two axes", "long strides"):
+            steps = strides or (*shape[1:], 1)
+            given += [
+                driver.torch_tensor(shape, torch.int8, steps, pointer=pointer_of(memory))
+            ]
+        for value in given:
+            for _ in range(2):
+                assert recorded(ours, (value,)).words == expected

@@ -215,14 +215,16 @@ def test_attributes_when_read_after_a_fast_launch_then_they_are_numbas(driver):
         assert next(iter(ours.inspect_asm().values())).count(".entry") == 1
 
 
-def test_method_when_it_is_a_kernel_then_it_is_launched_with_its_object_refused(driver):
+def test_kernel_when_it_is_a_classs_attribute_then_only_the_class_has_it_to_launch(enabled):
     class Owner:
         kernel = take
 
     array = vector()
-    with stridedview.enabled():
-        Owner.kernel[1, 1](array)
-    assert driver.launches()[-1].words == words_of(array)
+    Owner.kernel[1, 1](array)
+    assert enabled.launches()[-1].words == words_of(array)
+    # Of an object it is a bound method, as in Numba: no kernel takes an object.
+    with caught(TypeError, "'method' object is not subscriptable"):
+        Owner().kernel[1, 1]
 
 
 # ---- shared memory ----

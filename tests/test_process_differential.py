@@ -119,6 +119,74 @@ print(rtsys.memsys_stats_enabled())
 }
 
 
+CACHED = """
+from numba import cuda, float32, int64, void
+
+
+@cuda.jit(void(float32[::1], int64), cache=True)
+def explicit(a, b):
+    a[0] = b
+
+
+@cuda.jit(cache=True)
+def together(a):
+    cuda.cg.this_grid().sync()
+    a[0] = 1
+
+
+@cuda.jit(cache=True, shared_memory_carveout="MaxShared")
+def carved(a):
+    a[0] = 2
+
+
+@cuda.jit(cache=True)
+def on_host(a, b):
+    a[0] = b
+"""
+FROM_CACHE = """
+import warnings
+warnings.simplefilter("ignore")
+import cached_kernels as cached
+stridedview.reset_stats()
+host = np.zeros(3, np.float32)
+with standin.traced() as called:
+    for _ in range(2):
+        cached.explicit[1, 2](vector(), 3)
+        cached.together[2, 32](vector())
+        cached.carved[1, 4](vector())
+        cached.on_host[1, 8](host, 5)
+        cached.on_host[1, 8](vector(), 2.5)
+told()
+kernels = cached.explicit, cached.together, cached.carved, cached.on_host
+for name in ("cache_hits", "cache_misses"):
+    print([sum(getattr(kernel.stats, name).values()) for kernel in kernels])
+if {ours}:
+    assert "cuKernelSetAttribute" in called, "Numba itself sets it after a compile only"
+    assert stridedview.stats()["loads"] + stridedview.stats()["compiles"] == 4
+    assert stridedview.stats()["loads"] == {loads}
+"""
+
+
+def test_process_when_its_kernels_come_from_the_disk_cache_then_it_launches_as_in_numba(
+    tmp_path,
+):
+    found = {}
+    for ours in (False, True):
+        folder = tmp_path / str(ours)
+        folder.mkdir()
+        (folder / "cached_kernels.py").write_text(CACHED)
+        for process in (0, 1):
+            settings = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(folder)}
+            body = FROM_CACHE.format(ours=ours, loads=4 * process)
+            child = run_child(CHILD.format(ours=ours) + body, variables=settings)
+            assert child.returncode == 0, child.stderr[-3000:]
+            found[ours, process] = child.stdout
+    for process in (0, 1):
+        assert found[True, process] == found[False, process]
+    assert found[True, 0].endswith("[0, 0, 0, 0]\n[1, 1, 1, 2]\n"), found[True, 0]
+    assert found[True, 1].endswith("[1, 1, 1, 2]\n[0, 0, 0, 0]\n"), found[True, 1]
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 def test_process_when_it_runs_through_us_then_it_launches_as_in_numba(name):
     body, settings = PROCESSES[name]

@@ -5,9 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, types
 
 import stridedview
+from stridedview import _driver
 from stridedview.numba_cuda._checks import StridedviewWarning
 from tests.launching import (
     HIT,
@@ -17,6 +18,7 @@ from tests.launching import (
     producer,
     tensor,
 )
+from tests.standin.helpers import words_of
 
 pytestmark = pytest.mark.standin
 
@@ -220,6 +222,68 @@ def test_stats_when_a_launch_goes_through_numba_then_the_reason_is_counted(count
     found = counted()
     assert found["fallbacks"] == {reason: 1}
     assert (found["launches"], found["plans"], found["misses"]) == (0, 0, 0)
+
+
+class Extended:
+    """What only an extension of Numba's can pass."""
+
+    _numba_type_ = types.int64
+
+
+class PassingFive:
+    """An extension that passes 5 in its place."""
+
+    def prepare_args(self, ty, val, **_):
+        return (types.int64, 5) if isinstance(val, Extended) else (ty, val)
+
+
+OTHER_FALLBACKS = {
+    "extension": (lambda: 5, {"extensions": [PassingFive()]}),
+    "Numba's own code": (Extended, {"extensions": [PassingFive()]}),
+    "pinned memory": (lambda: cuda.pinned_array(4), {}),
+    "too many arguments": (lambda: (5,) * 1100, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Host array")
+@pytest.mark.parametrize("reason", OTHER_FALLBACKS)
+def test_stats_when_no_plan_can_be_made_then_the_reason_is_counted_at_each_launch(
+    counted, driver, reason
+):
+    make, options = OTHER_FALLBACKS[reason]
+    kernel = cuda.jit(**options)(lambda a: None)
+    for count in (1, 2):
+        kernel[1, 1](make())
+        assert counted()["fallbacks"] == {reason: count}
+    if reason != "pinned memory":
+        assert set(driver.launches()[-1].words) == {5}
+
+
+@pytest.mark.parametrize("change", ["offset", "size", "count"])
+def test_launch_when_the_compiled_kernel_has_another_layout_then_numbas_code_launches(
+    counted, driver, kernel, monkeypatch, change
+):
+    asked = _driver.kernel_parameters
+
+    def different(handle):
+        *rest, (offset, size) = asked(handle)
+        return {
+            "offset": [*rest, (offset + 8, size)],
+            "size": [*rest, (offset, size // 2)],
+            "count": rest,
+        }[change]
+
+    array = vector()
+    monkeypatch.setattr(_driver, "kernel_parameters", different)
+    kernel[1, 1](array, 5)
+    assert counted()["fallbacks"] == {"parameter type": 1}
+    assert (counted()["launches"], counted()["misses"], counted()["plans"]) == (0, 0, 0)
+    assert driver.launches()[-1].words == (*words_of(array), 5)
+    with caught(TypeError, "cannot be prepared: parameter type"):
+        stridedview.prepare(kernel[1, 1], array, 5)
+    monkeypatch.undo()
+    kernel[1, 1](array, 5)
+    assert counted()["plans"] == 1
 
 
 def test_stats_when_there_is_a_callback_then_it_is_the_reason(counted, kernel):
