@@ -7,6 +7,9 @@ table knows names only: it imports numpy, and ``ml_dtypes`` when a NumPy dtype o
 type that NumPy itself lacks is asked for, never torch or Numba.
 """
 
+from cpython.object cimport PyObject
+from libc.stdint cimport uintptr_t
+
 from stridedview._dlpack cimport (
     kDLBfloat,
     kDLBool,
@@ -21,6 +24,8 @@ from stridedview._dlpack cimport (
     kDLInt,
     kDLUInt,
 )
+
+import copy
 
 import numpy as np
 
@@ -73,7 +78,12 @@ cdef list _entries = [None]
 cdef dict _by_name = {}
 cdef dict _by_numpy = {}            # those of fixed entries
 cdef dict _registered = {}          # what tells a dtype from those equal to it -> entry
+cdef dict _seen = {}                # address of a dtype -> (that, its names, entry)
 cdef object _lock = Lock()
+
+cdef enum:
+    SEEN_KEPT = 512
+
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
 
@@ -224,8 +234,21 @@ cdef int dtype_from_numpy(object dtype) except -1:
     """Return the id of a NumPy dtype, registering a structured or datetime one."""
     entry = _by_numpy.get(dtype)
     if entry is None:
-        entry = _register_numpy(dtype)
+        entry = _recognize(dtype)
     return (<DType>entry).id
+
+
+cdef DType _recognize(object dtype):
+    # By the very object first, which an array hands out each time. Held, so that no other
+    # comes to stand at its address; the names are all of it that can be set.
+    cdef tuple known = _seen.get(<uintptr_t><PyObject*>dtype)
+    if known is not None and known[0] is dtype and known[1] is dtype.names:
+        return known[2]
+    entry = _register_numpy(dtype)
+    if len(_seen) >= SEEN_KEPT:
+        _seen.clear()
+    _seen[<uintptr_t><PyObject*>dtype] = dtype, dtype.names, entry
+    return entry
 
 
 cdef DType _register_numpy(object dtype):
@@ -249,7 +272,8 @@ cdef DType _register_numpy(object dtype):
                 str(dtype), dtype.itemsize, _power_of_two(dtype.alignment), 0, 0,
                 dtype.names is not None or dtype.kind in "MmSU",
             )
-            entry._numpy = dtype
+            # Not the user's own object, whose names can be set at any time.
+            entry._numpy = dtype if dtype.names is None else copy.deepcopy(dtype)
             entry.typestr = dtype.str
             if not dtype_facts[entry.id].kernel:
                 entry.advice = "view it as uint8"

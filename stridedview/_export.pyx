@@ -49,6 +49,8 @@ from stridedview._view cimport (
     on_host,
 )
 
+import operator
+
 import numpy as np
 
 from stridedview import _torch_gate
@@ -94,15 +96,39 @@ cdef uint64_t _flags(StridedView view, bint copied) noexcept:
         | (<uint64_t>DLPACK_FLAG_BITMASK_IS_COPIED if copied else 0))
 
 
-cdef int _order_consumer(StridedView view, object stream) except -1:
-    # -1 says "no ordering". None is the legacy stream for CUDA; a view whose producer
-    # names no stream has nothing to be put before.
-    if not on_device(view) or stream == -1:
-        return 0
-    if stream == 0 or (stream is not None and not isinstance(stream, int)):
+cdef object _consumer_stream(object stream):
+    # None, or an int of what the protocol allows.
+    if stream is None:
+        return None
+    try:
+        if isinstance(stream, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(stream)
+    except TypeError:
+        raise TypeError(
+            "stream must be None or an integer: -1, 1 (legacy), 2 (per thread) or a handle, "
+            f"got {stream!r}") from None
+    if number == 0 or not -1 <= number < 2**64:
         raise BufferError(
             "stream must be None, -1, 1 (legacy), 2 (per thread) or a handle, "
             f"got {stream!r}")
+    return number
+
+
+cdef tuple _pair(object value, str name):
+    try:
+        first, second = value
+        return operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a pair of integers, got {value!r}") from None
+
+
+cdef int _order_consumer(StridedView view, object stream) except -1:
+    # -1 says "no ordering". None is the legacy stream for CUDA; a view whose producer
+    # names no stream has nothing to be put before.
+    stream = _consumer_stream(stream)
+    if not on_device(view) or stream == -1:
+        return 0
     if view.stream_handle == NO_STREAM and view.family == FAMILY_NONE:
         return 0
     if _order_hook is not None:
@@ -112,8 +138,8 @@ cdef int _order_consumer(StridedView view, object stream) except -1:
 
 cdef StridedView _on_asked_device(StridedView view, object asked, object copy):
     # Return the view itself, or a copy of it, that lives on the device asked for.
-    cdef bint to_host = asked is not None and tuple(asked) == (kDLCPU, 0)
-    cdef bint same = asked is None or tuple(asked) == view.device
+    cdef bint to_host = asked == (kDLCPU, 0)
+    cdef bint same = asked is None or asked == view.device
     if to_host and on_host(view):
         same = True             # pinned and managed memory is the host's as it stands
     if same and not copy:
@@ -175,10 +201,18 @@ def __dlpack__(
     ------
     BufferError
         If DLPack cannot say the dtype or the strides, if a read-only view is asked for
-        in the old form, or if the device or stream cannot be honoured. If a stride is
-        negative and the keywords are those of ``torch.from_dlpack``, which it would abort.
+        in the old form, or if the device or stream cannot be honoured: a stream of 0, of
+        less than -1 or of more than 64 bits cannot. If a stride is negative and the
+        keywords are those of ``torch.from_dlpack``, which it would abort.
+    TypeError
+        If ``stream`` is no integer, or ``max_version`` or ``dl_device`` no pair of them.
     """
     cdef bint is_for_torch = _is_asked_by_torch(stream, max_version, copy)
+    if max_version is not None:
+        max_version = _pair(max_version, "max_version")
+    if dl_device is not None:
+        dl_device = _pair(dl_device, "dl_device")
+    _consumer_stream(stream)            # before anything is copied for it
     cdef StridedView view = _on_asked_device(
         self, dl_device, None if copy is _UNSAID else copy)
     cdef DLTensor tensor

@@ -461,6 +461,13 @@ def from_any(obj, *, stream=None):
         If it is no array, or a kind whose memory cannot be used as it stands.
     BufferError
         If the exchange is refused: freed storage, a misaligned pointer, an unknown type.
+    ValueError
+        If a protocol's own rules are broken: a stream of 0 in ``__cuda_array_interface__``,
+        a negative extent, more than 64 dimensions.
+    OverflowError
+        If the number of bytes, or an extent times its stride, does not fit 64 bits.
+    ImportError
+        For a tensor of a torch that is too old.
     """
     view = as_view(obj)
     if stream is not None:
@@ -480,6 +487,11 @@ def from_many(objs, *, stream=None):
     Returns
     -------
     list of StridedView
+
+    Raises
+    ------
+    BufferError, TypeError, ValueError, OverflowError, ImportError
+        As :func:`from_any`; the first four name the item.
     """
     cdef list views = []
     cdef Py_ssize_t index = 0

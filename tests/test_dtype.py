@@ -257,6 +257,17 @@ def test_registered_when_numpy_calls_two_equal_then_each_stays_itself(name, firs
         assert _kind(stridedview.dtype(dtype).numpy) == _kind(dtype)
 
 
+def test_registered_when_names_are_set_then_it_is_another_dtype():
+    array = np.zeros(2, [("old", "i4"), ("b", "f8")])
+    view = from_any(array)
+    array.dtype.names = ("new", "b")
+    assert from_any(array).dtype.names == ("new", "b")
+    assert view.dtype.names == ("old", "b")
+    for _ in range(600):  # more than are known by their object
+        from_any(np.zeros(2, [("new", "i4"), ("b", "f8")]))
+    assert from_any(array).dtype.names == ("new", "b")
+
+
 def test_registered_when_a_dtype_has_metadata_then_the_entry_has_none():
     plain = np.dtype([("m", "f4"), ("n", "M8[s]", 2)], align=True)
     fields = [("m", np.dtype("f4", metadata={"unit": "m"})), ("n", "M8[s]", 2)]

@@ -569,12 +569,36 @@ def test_dlpack_device_and_dl_device():
     assert pinned.__dlpack__(dl_device=CPU, copy=False)
 
 
-def test_dlpack_stream_when_zero_or_no_number_then_refuses():
-    for stream in (0, "x"):
-        with pytest.raises(BufferError, match="stream"):
-            device().__dlpack__(stream=stream)
-    for stream in (None, -1, 1, 2, 0x1234):
-        assert device().__dlpack__(stream=stream)
+# Arguments: a wrong kind is a TypeError, a value that cannot be served a BufferError.
+DLPACK_ARGUMENTS = {
+    "stream 0": ({"stream": 0}, BufferError),
+    "stream -2": ({"stream": -2}, BufferError),
+    "stream 2**70": ({"stream": 2**70}, BufferError),
+    "stream text": ({"stream": "x"}, TypeError),
+    "stream True": ({"stream": True}, TypeError),
+    "stream 1.0": ({"stream": 1.0}, TypeError),
+    "stream object": ({"stream": object()}, TypeError),
+    "version ()": ({"max_version": ()}, TypeError),
+    "version 1": ({"max_version": 1}, TypeError),
+    "version (1,)": ({"max_version": (1,)}, TypeError),
+    "version text": ({"max_version": "11"}, TypeError),
+    "device 7": ({"dl_device": 7}, TypeError),
+    "device text": ({"dl_device": "cpu"}, TypeError),
+    "device of three": ({"dl_device": (1, 0, 0)}, TypeError),
+    "another device": ({"dl_device": (2, 1)}, BufferError),
+}
+
+
+@pytest.mark.parametrize("name", DLPACK_ARGUMENTS)
+def test_dlpack_when_an_argument_is_wrong_then_refuses_by_its_name(name):
+    arguments, error = DLPACK_ARGUMENTS[name]
+    with pytest.raises(error, match=f"{next(iter(arguments))} must be|device"):
+        device().__dlpack__(**arguments)
+
+
+@pytest.mark.parametrize("stream", [None, -1, 1, 2, 0x1234, np.int64(1)], ids=str)
+def test_dlpack_takes_each_stream_of_the_protocol(stream):
+    assert device().__dlpack__(stream=stream, max_version=[1, 0], dl_device=[2, 0])
 
 
 def test_dlpack_stream_is_put_behind_the_producers():
