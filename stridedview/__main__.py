@@ -59,15 +59,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show_status(imports: Sequence[str], *, as_json: bool) -> int:
-    try:
-        for name in imports:
-            importlib.import_module(name)
-    except ImportError as error:
-        print(f"cannot import {name}: {error}", file=sys.stderr)
-        return 1
+    for name in imports:
+        problem = _import_problem(name)
+        if problem:
+            print(f"cannot import {name or repr(name)}: {problem}", file=sys.stderr)
+            return 1
     facts = _status.collect()
     print(json.dumps(facts, indent=2) if as_json else _status.render(facts))
     return 0
+
+
+def _import_problem(name: str) -> str:
+    """Import a module; return "" or why that is not possible."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return "expected the name of a module, such as torch"
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - it is somebody else's module, raising what it likes
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _run_demo() -> int:

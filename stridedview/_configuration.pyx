@@ -305,7 +305,8 @@ def check_configuration(value):
         return
     if hasattr(value, "ntasks"):
         advice = "forall() chooses its blocks itself; write them out, kernel[blocks, threads]"
-    elif hasattr(value, "py_func"):
+    elif hasattr(value, "py_func") and getattr(value, "grid_dim", None) is None:
+        # (A kernel of the simulator holds its grid itself.)
         advice = "name the grid and the block"
     else:
         advice = "stridedview.enable() must come before kernel[grid, block]"

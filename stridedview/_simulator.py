@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from stridedview import _prepared, _stats
+from stridedview import _prepared, _stats, _torch_gate
 from stridedview._dtype import dtype as find_dtype
 
 _KERNEL_MODULE = "numba.cuda.simulator.kernel"
@@ -265,7 +265,7 @@ def _host_array(torch: Any, tensor: Any, where: str) -> Any:
     TypeError
         If the tensor is of a kind that a kernel cannot take.
     """
-    reason = _refusal(torch, tensor)
+    reason = _refusal(tensor)
     if reason:
         raise TypeError(f"{where}: {type(tensor).__name__}: {reason}")
     entry = find_dtype(tensor.dtype)
@@ -282,26 +282,32 @@ def _host_array(torch: Any, tensor: Any, where: str) -> Any:
     return detached.view(getattr(torch, carrier)).numpy().view(extension)
 
 
-def _refusal(torch: Any, tensor: Any) -> str | None:
+def _refusal(tensor: Any) -> str | None:
     """Return why the simulator cannot take `tensor`, with what to do, or None."""
-    plain = torch._C._disabled_torch_dispatch_impl
-    if type(tensor).__torch_dispatch__ is not plain:
-        return "this subclass has no memory of its own; pass the tensor inside it"
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        return "a sparse, nested or quantized tensor has no plain memory; convert it first"
+    try:
+        _torch_gate.check(tensor)
+    except TypeError as error:
+        return str(error)
     if tensor.device.type != "cpu":
         return f"the simulator has no memory on {tensor.device}; pass t.cpu()"
-    if tensor.is_conj():
-        return "its conjugate bit is set and would be ignored; pass t.resolve_conj()"
-    if tensor.is_neg():
-        return "its negative bit is set and would be ignored; pass t.resolve_neg()"
     try:
         entry = find_dtype(tensor.dtype)
     except TypeError as error:
         return f"{error}; pass a view as an integer type of the same width"
     if not entry.kernel:
         return f"a kernel cannot take {tensor.dtype}; {entry.advice}"
+    if _reach(tensor) > _torch_gate.storage_facts(tensor)[0]:
+        return "its storage was freed or shrunk, and no longer holds its items"
     return None
+
+
+def _reach(tensor: Any) -> int:
+    """Return the byte of a tensor's storage behind its last item, 0 if it has none."""
+    if tensor.numel() == 0:
+        return 0
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((n - 1) * stride for n, stride in extents)
+    return int((last + 1) * tensor.element_size())
 
 
 def _ml_dtype(name: str) -> Any:

@@ -20,6 +20,7 @@ _lock = threading.RLock()
 _WORDS = {"stream": ("producer", "numba"), "slow": ("allow", "warn", "error")}
 _options: dict[str, Any] | None = None  # in force, None while disabled
 _patched: ModuleType | None = None
+_blocks: list[_Block] = []  # those that have not ended, in the order they began
 
 
 def _patch() -> ModuleType:
@@ -124,21 +125,44 @@ def options() -> dict[str, Any] | None:
     return _options
 
 
+class _Block:
+    """A ``with enabled()`` block: the options to go back to when it ends."""
+
+    def __init__(self, before: dict[str, Any] | None) -> None:
+        self.before = before
+
+
 @contextlib.contextmanager
 def enabled(**options: Any) -> Iterator[None]:
     """Enable within a block; afterwards it is as before, options included.
+
+    The switch is one for all threads. Where blocks of several threads overlap, the options
+    are those of the block that began last and has not ended; Numba stays patched until the
+    last one ends, and is then as it was before the first.
 
     Parameters
     ----------
     **options
         As for :func:`enable`.
     """
-    before = _options
-    enable(**options)
+    with _lock:
+        block = _Block(_options)
+        enable(**options)
+        _blocks.append(block)
     try:
         yield
     finally:
-        if before is None:
-            disable()
-        else:
-            enable(**before)
+        with _lock:
+            _leave(block)
+
+
+def _leave(block: _Block) -> None:
+    place = _blocks.index(block)
+    del _blocks[place]
+    if place < len(_blocks):
+        # A block that began later is still in force, and goes back where this one would.
+        _blocks[place].before = block.before
+    elif block.before is None:
+        disable()
+    else:
+        enable(**block.before)

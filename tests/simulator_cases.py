@@ -134,6 +134,11 @@ class Subclass(torch.Tensor):
         return func(*args, **(kwargs or {}))
 
 
+def freed(tensor, left=0):
+    tensor.untyped_storage().resize_(left)
+    return tensor
+
+
 REFUSED = {
     "conj": (lambda: torch.ones(2, dtype=torch.complex64).conj(), "resolve_conj"),
     "neg": (lambda: torch._neg_view(torch.ones(2)), "resolve_neg"),
@@ -142,12 +147,17 @@ REFUSED = {
         "resolve_neg",
     ),
     "sparse": (lambda: torch.ones(2).to_sparse(), "sparse"),
-    "meta": (lambda: torch.ones(2, device="meta"), "no memory on meta"),
+    "meta": (lambda: torch.ones(2, device="meta"), "a meta tensor has no memory"),
     "complex32": (lambda: torch.empty(2, dtype=torch.complex32), "torch.complex32"),
     "fnuz float8": (
         lambda: torch.empty(2, dtype=torch.float8_e4m3fnuz),
         "torch.float8_e4m3fnuz",
     ),
+    "freed": (lambda: freed(torch.ones(4)), "storage was freed or shrunk"),
+    "slice of a freed one": (lambda: freed(torch.ones(8)[4:]), "freed or shrunk"),
+    "shrunk": (lambda: freed(torch.ones(4), 8), "storage was freed or shrunk"),
+    "zero tensor": (lambda: torch._efficientzerotensor(2), "zero tensor"),
+    "uninitialized": (torch.nn.UninitializedParameter, "not initialized"),
     "subclass": (lambda: torch.ones(2).as_subclass(Subclass), "Subclass"),
 }
 

@@ -264,3 +264,23 @@ def test_version_when_asked_then_it_is_the_packages(capsys):
         __main__.main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"stridedview {stridedview.__version__}\n"
+
+
+UNIMPORTABLE = {
+    "empty": ("", "expected the name of a module"),
+    "relative": (".foo", "expected the name of a module"),
+    "two words": ("a b", "expected the name of a module"),
+    "raising": ("raising_module", "ZeroDivisionError: a reason"),
+}
+
+
+@pytest.mark.parametrize("case", UNIMPORTABLE.values(), ids=UNIMPORTABLE)
+def test_status_when_a_module_cannot_be_imported_then_one_line_says_why(
+    monkeypatch, tmp_path, capsys, case
+):
+    name, reason = case
+    (tmp_path / "raising_module.py").write_text("raise ZeroDivisionError('a reason')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert __main__.main(["status", "--import", name]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line

@@ -1,5 +1,7 @@
 """The public switch: its options, and what is said where there is no driver."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import stridedview
@@ -40,6 +42,48 @@ def test_options_when_enabled_then_all_are_told(driver):
             "slow": "allow",
             "bump_version": False,
         }
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("first_ends", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize("before", [None, {"slow": "warn"}], ids=["off", "on"])
+def test_enabled_when_blocks_of_threads_overlap_then_the_last_one_ends_it(
+    driver, first_ends, before
+):
+    stridedview.disable()
+    if before:
+        stridedview.enable(**before)
+    try:
+        first, second = stridedview.enabled(), stridedview.enabled(strict=True)
+        began = _switch.options()
+        first.__enter__()
+        alone = _switch.options()
+        second.__enter__()
+        both = _switch.options()
+        ends, stays = (first, second) if first_ends else (second, first)
+        ends.__exit__(None, None, None)
+        assert stridedview.is_enabled()
+        assert _switch.options() == (both if first_ends else alone)
+        stays.__exit__(None, None, None)
+        assert _switch.options() == began
+    finally:
+        stridedview.disable()
+
+
+@pytest.mark.standin
+def test_enabled_when_threads_come_and_go_then_each_has_it_on_throughout(driver):
+    stridedview.disable()
+
+    def enter_often(_):
+        states = []
+        for _ in range(50):
+            with stridedview.enabled():
+                states.append(stridedview.is_enabled())
+        return all(states)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(enter_often, range(4)))
+    assert not stridedview.is_enabled()
 
 
 # A machine with a driver has to seem to have none: the look-up is what fails first.
