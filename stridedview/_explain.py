@@ -109,7 +109,7 @@ def explain(configuration: Any, *args: Any) -> Explanation:
         )
     numba: Any = importlib.import_module("stridedview.numba_cuda")
     dispatcher = configuration.dispatcher
-    parts = numba._routes, numba._types, numba._plans, numba._checks
+    parts = numba._routes, numba._types, numba._plans, numba._checks, numba._fallback
     names = parts[0].parameter_names(dispatcher.py_func)
     types = parts[3].types_of(dispatcher, args)
     arguments = [
@@ -128,12 +128,12 @@ def explain(configuration: Any, *args: Any) -> Explanation:
 def _argument(
     parts: tuple[Any, ...], index: int, name: str, value: Any, numba_type: Any
 ) -> dict[str, Any]:
-    routes, types, plans, _ = parts
+    routes, types, _, _, fallback = parts
     route = routes.route_of(value)
     inner = value.value if types.is_hint(value) else value
     device, streams = "", []
     if _pack.kind_name(inner) == "array" and not types.is_record(inner):
-        view = plans.view_of(inner)
+        view = fallback.view_of(inner)
         device = f"cpu:{view.device[1]}"
         if view.device[0] != _HOST:
             device = f"cuda:{view.device[1]}"
@@ -161,13 +161,13 @@ def _launch_facts(
     types: list[Any],
     names: tuple[str, ...],
 ) -> dict[str, Any]:
-    routes, _, plans, _ = parts
+    routes, _, plans, _, fallback = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
     kernel = plans.compiled(configuration, types)
-    streams = _stream_facts(routes, plans, configuration, args)
+    streams = _stream_facts(routes, fallback, configuration, args)
     refused = plans.refusal(configuration, kernel, args, words, device)
     if not refused and streams["capturing"]:
-        refused = plans.capture_refusal(kernel, args)
+        refused = fallback.capture_refusal(kernel, args)
     obstacle = routes.obstacle(kernel, configuration, args, words)
     plan, where = "none", ""
     changes: list[str] = []
@@ -219,10 +219,10 @@ def _quoted(names: tuple[str, ...], index: int) -> str:
 
 
 def _stream_facts(
-    routes: Any, plans: Any, configuration: Any, args: tuple[Any, ...]
+    routes: Any, fallback: Any, configuration: Any, args: tuple[Any, ...]
 ) -> dict[str, Any]:
     views = list(routes.views_in(args))
-    handle = plans.launch_stream(configuration, views)
+    handle = fallback.launch_stream(configuration, views)
     leads = [view for view in views if _stream.leads(view)]
     if configuration.named_stream is not None:
         whose = "named"

@@ -18,7 +18,7 @@ from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _driver, _dtype, _ingest, _pack, _stream
-from stridedview.numba_cuda import _types
+from stridedview.numba_cuda import _parameters, _types
 
 _wrap_arg = numba_args.wrap_arg
 
@@ -189,13 +189,25 @@ def _is_record(value):
     )
 
 
-def wrapped(value):
-    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right."""
+def wrapped(formal, value):
+    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right.
+
+    Numbers come as what their formal type holds of them; a tuple of any class as a plain
+    one of its own items.
+
+    Raises
+    ------
+    OverflowError, TypeError
+        If a number does not fit its formal type.
+    """
     if _types.is_hint(value):
         return wrap_arg(value)
     kind = _pack.kind_name(value)
     if kind == "tuple":
-        return _types.rebuilt(value, [wrapped(item) for item in tuple.__iter__(value)])
+        items = tuple.__iter__(value)
+        return tuple(wrapped(*pair) for pair in zip(formal, items, strict=True))
+    if kind in ("int", "scalar"):
+        return _parameters.fitted(formal, value)
     return value if kind != "array" or _is_record(value) else wrap_arg(value)
 
 

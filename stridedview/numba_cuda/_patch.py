@@ -21,6 +21,7 @@ from stridedview.numba_cuda import (
     _arrays,
     _closures,
     _contexts,
+    _fallback,
     _forall,
     _hosts,
     _plans,
@@ -205,7 +206,7 @@ _torch_gate.hide_from_dynamo(
     unpatched,
     _contexts.failed_launch,
     _forall.call,
-    _plans.core_stream,
+    _fallback.core_stream,
     _plans.miss,
     _plans.plan,
     _routes.check_argument,
@@ -255,7 +256,7 @@ def apply():
     )
     _configuration.install(
         configure=Undisturbed(make_configuration),
-        core_stream=_plans.core_stream,
+        core_stream=_fallback.core_stream,
         swap_args=_dispatcher.swap_current_launch_args,
         current_args=_dispatcher.get_current_launch_args,
     )

@@ -1,0 +1,165 @@
+"""Launches through Numba's own code: refused, limited and placed as the fast ones are."""
+
+import collections
+import enum
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+import stridedview
+from tests.launching import caught, recorded
+from tests.standin.helpers import words_of
+
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
+]
+
+
+@pytest.fixture
+def enabled(driver):
+    """Enable for a test, and give the stand-in."""
+    with stridedview.enabled():
+        yield driver
+
+
+def vector(size=4, dtype=np.float32):
+    return cuda.to_device(np.zeros(size, dtype))
+
+
+def take_two(a, x):
+    pass
+
+
+class Nothing:
+    """An extension that leaves every argument as it is."""
+
+    def prepare_args(self, ty, val, **_):
+        return ty, val
+
+
+def with_callback(configuration):
+    configuration.pre_launch_callbacks.append(lambda *_: None)
+    return configuration
+
+
+# How a launch comes to Numba's own code: (options of the kernel, the second argument, what
+# is done to the configuration).
+WAYS = {
+    "host array": ({}, lambda: np.zeros(4, np.float32), None),
+    "hint": ({}, lambda: cuda.In(np.zeros(4, np.float32)), None),
+    "hint of a device array": ({}, lambda: cuda.InOut(vector()), None),
+    "debug kernel": ({"debug": True, "opt": False}, vector, None),
+    "callback": ({}, vector, with_callback),
+}
+WAYS_OF_LIMITS = WAYS | {"extension": ({"extensions": [Nothing()]}, vector, None)}
+
+
+def launcher(way, signature=None, grid=(1, 1)):
+    """Return a function that launches a kernel of `signature` that way over one value."""
+    options, make, change = WAYS_OF_LIMITS[way]
+    given = () if signature is None else (signature,)
+    kernel = cuda.jit(*given, **options)(take_two)
+
+    def launch(value):
+        configuration = kernel[grid]
+        if change:
+            change(configuration)
+        configuration(value, make())
+
+    return launch
+
+
+# ---- values that do not fit ----
+
+Pair = collections.namedtuple("Pair", "one other")
+Level = enum.Enum("Level", {"high": 300, "low": 3})
+
+UNFIT = {
+    "int into int8": ("int8", 300, OverflowError, "300 does not fit.*int8"),
+    "negative int into uint8": ("uint8", -1, OverflowError, "-1 does not fit.*uint8"),
+    "NumPy int into int8": ("int8", np.int64(-129), OverflowError, "-129 does not fit"),
+    "enum into int8": ("int8", Level.high, OverflowError, "300 does not fit"),
+    "uint64 into int64": ("int64", 2**63, OverflowError, "does not fit.*int64"),
+    "float into int8": ("int8", 2.5, TypeError, r"float cannot.*int8; pass int\(x\)"),
+    "complex into float64": ("float64", 1j, TypeError, r"complex.*float64; pass x\.real"),
+    "float into a pointer": ("CPointer(float32)", 1.5, TypeError, "float cannot.*pointer"),
+    "negative pointer": ("CPointer(float32)", -1, OverflowError, "not fit.*pointer"),
+    "in a tuple": ("Tuple((int8, boolean))", (300, 1), OverflowError, "300 does not fit"),
+    "in a tuple in one": (
+        "Tuple((int8, Tuple((float32, int8))))", (3, (1, 300)), OverflowError, "300 does",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["fast", *WAYS])
+@pytest.mark.parametrize("case", UNFIT)
+def test_value_when_it_does_not_fit_its_formal_then_it_is_refused(enabled, case, way):
+    formal, value, error, message = UNFIT[case]
+    if way == "fast":
+        kernel = cuda.jit(f"void({formal}, float32[::1])")(take_two)
+        launch = lambda value: kernel[1, 1](value, vector())  # noqa: E731
+    else:
+        launch = launcher(way, f"void({formal}, float32[::1])")
+    with caught(error, f"argument 1 'a': .*{message}"):
+        launch(value)
+
+
+FITTING = {
+    "boolean of 256": ("boolean", 256),
+    "boolean of 2.5": ("boolean", 2.5),
+    "boolean of 0.0": ("boolean", 0.0),
+    "boolean of a NumPy int": ("boolean", np.int64(512)),
+    "boolean of complex": ("boolean", 1j),
+    "boolean beyond int64": ("boolean", 2**63),
+    "bool into int32": ("int32", True),
+    "int into int8": ("int8", -7),
+    "enum into int8": ("int8", Level.low),
+    "int into float16": ("float16", 7),
+    "float into float32": ("float32", 0.1),
+    "NumPy float into float64": ("float64", np.float32(0.1)),
+    "int into complex64": ("complex64", 7),
+    "complex": ("complex128", 1 + 2j),
+    "time": ("NPDatetime('s')", np.datetime64("2020-01-01", "s")),
+    "pointer": ("CPointer(float32)", 4096),
+    "tuple": ("Tuple((int8, boolean, float32))", (1, 256, 2)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", FITTING)
+def test_value_when_it_fits_then_it_is_passed_as_on_the_fast_path(enabled, case, way):
+    formal, value = FITTING[case]
+    if formal.startswith("NPDatetime"):
+        signature = types.void(types.NPDatetime("s"), types.float32[::1])
+    else:
+        signature = f"void({formal}, float32[::1])"
+    count = len(recorded(cuda.jit(signature)(take_two), (value, vector())).parameters) - 7
+    expected = enabled.launches()[-1].parameters[:count]
+    launcher(way, signature)(value)
+    assert enabled.launches()[-1].parameters[:count] == expected
+
+
+def test_named_tuple_when_beside_a_host_array_then_each_item_is_packed(enabled):
+    kernel = cuda.jit(take_two)
+    kernel[1, 1](Pair(3, 4.5), np.zeros(4, np.float32))
+    expected = recorded(kernel, (Pair(3, 4.5), vector())).parameters[:2]
+    kernel[1, 1](Pair(3, 4.5), np.zeros(4, np.float32))
+    assert enabled.launches()[-1].parameters[:2] == expected
+
+
+class Elsewhere(tuple):
+    """A tuple that shows others than its items."""
+
+    def __iter__(self):
+        return iter((300, 300))
+
+
+def test_tuple_when_it_iterates_over_other_items_then_its_own_are_passed(enabled):
+    kernel = cuda.jit("void(Tuple((float32[::1], int8)), float32[::1])")(take_two)
+    array = vector()
+    kernel[1, 1](Elsewhere((array, 4)), np.zeros(4, np.float32))
+    assert enabled.launches()[-1].words[:8] == (*words_of(array), 4)
+    with caught(OverflowError, "argument 1 'a': 300 does not fit"):
+        kernel[1, 1](Elsewhere((array, 300)), np.zeros(4, np.float32))
