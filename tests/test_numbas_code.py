@@ -163,3 +163,70 @@ def test_tuple_when_it_iterates_over_other_items_then_its_own_are_passed(enabled
     assert enabled.launches()[-1].words[:8] == (*words_of(array), 4)
     with caught(OverflowError, "argument 1 'a': 300 does not fit"):
         kernel[1, 1](Elsewhere((array, 300)), np.zeros(4, np.float32))
+
+
+# ---- limits of the device ----
+
+
+@pytest.mark.parametrize("way", WAYS_OF_LIMITS)
+def test_shared_memory_when_over_48_kb_then_it_is_opted_in(enabled, way):
+    launcher(way, grid=(1, 1, 0, 100_000))(1)
+    assert enabled.launches()[-1].shared == 100_000
+
+
+LIMITS = {
+    "shared memory": ((1, 1, 0, 300_000), "300000 bytes.*232448"),
+    "threads": ((1, 2000), "block x is 2000.*1024"),
+    "threads in all": ((1, (32, 33)), "1056 threads.*1024"),
+    "no blocks": ((0, 1), "grid x is 0"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+@pytest.mark.parametrize("way", WAYS_OF_LIMITS)
+def test_launch_when_beyond_the_device_then_the_number_and_limit_are_told(
+    enabled, way, case
+):
+    from cuda.core._utils.cuda_utils import CUDAError
+
+    grid, message = LIMITS[case]
+    launch = launcher(way, grid=grid)
+    for kind in (stridedview.DriverError, CUDAError, ValueError):
+        with caught(kind, message):
+            launch(1)
+
+
+def together(a, x):
+    cuda.cg.this_grid().sync()
+
+
+@pytest.mark.parametrize("way", ["fast", *WAYS_OF_LIMITS])
+def test_cooperative_grid_when_too_large_then_both_numbers_are_told(enabled, way):
+    options, make, change = ({}, vector, None) if way == "fast" else WAYS_OF_LIMITS[way]
+    kernel = cuda.jit(**options)(together)
+    most = None
+    for blocks in (1, 1_000_000):
+        configuration = kernel[blocks, 32]
+        if change:
+            change(configuration)
+        if most is None:
+            configuration(1, make())
+            (compiled,) = kernel.overloads.values()
+            most = compiled.max_cooperative_grid_blocks(32)
+            continue
+        message = rf"1000000 blocks \(1000000 x 1 x 1\).*limit.* {most}\b"
+        with caught(ValueError, message):
+            configuration(1, make())
+
+
+def test_cooperative_grid_when_it_grows_after_a_launch_then_the_driver_is_explained(
+    enabled,
+):
+    kernel = cuda.jit(together)
+    configuration = kernel[1, 32]
+    configuration(1, vector())
+    configuration.griddim = (1_000_000, 1, 1)
+    with pytest.raises(ValueError, match=r"1000000 blocks.*limit") as raised:
+        configuration(1, vector())
+    assert isinstance(raised.value, stridedview.DriverError)
+    assert raised.value.code == 720

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from cuda.core import Stream as CoreStream
 
-from stridedview import _ingest, _launch, _pack, _stream
+from stridedview import _driver, _ingest, _launch, _pack, _stream
 from stridedview.numba_cuda import _checks, _contexts, _hosts, _routes, _types
 
 HOST = 1  # DLPack's kDLCPU
@@ -28,6 +28,10 @@ def launch(kernel, configuration, args):
     if refusal:
         raise RuntimeError(refusal)
     _contexts.bind(kernel)
+    needs_asking = configuration.sharedmem or kernel.cooperative
+    if needs_asking or not _launch.is_modest(configuration):
+        function = _driver.kernel_function(int(kernel._codelibrary.get_cufunc().handle))
+        _contexts.make_ready(configuration, kernel, function)
     foreign = order_behind_producers(handle, views)
     # Extensions are given the arguments as they are, and what they return is wrapped then.
     given = args

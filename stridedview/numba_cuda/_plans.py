@@ -174,7 +174,7 @@ def make_ready(configuration, plan):
     with relaxed_capture(), _contexts.on_device(plan.device):
         # After a reset of its context the function is gone, which the launch notices.
         if plan.context_id == _driver.current_context_id():
-            _contexts.make_ready(configuration, plan)
+            _contexts.make_ready(configuration, plan.kernel, plan.function_handle)
 
 
 def resolve(dispatcher, configuration, args, words):
