@@ -11,8 +11,8 @@ import functools
 import struct
 
 import numpy as np
-from numba.cuda import args as numba_args
 from numba.cuda import types
+from numba.cuda.args import ArgHint
 from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
@@ -201,4 +201,4 @@ def describe(numba_type):
 
 def is_hint(value):
     """Whether a value is one of Numba's hints In, Out, InOut."""
-    return isinstance(value, numba_args.ArgHint)
+    return isinstance(value, ArgHint)
