@@ -8,8 +8,8 @@ import pytest
 from numba import cuda, types
 
 import stridedview
-from tests.launching import caught, recorded
-from tests.standin.helpers import words_of
+from tests.launching import Foreign, caught, pointer_of, recorded
+from tests.standin.helpers import run_child, words_of
 
 pytestmark = [
     pytest.mark.standin,
@@ -165,6 +165,25 @@ def test_tuple_when_it_iterates_over_other_items_then_its_own_are_passed(enabled
         kernel[1, 1](Elsewhere((array, 300)), np.zeros(4, np.float32))
 
 
+def test_tuple_when_it_iterates_over_other_items_then_its_own_arrays_are_ordered(enabled):
+    array, side = vector(), cuda.stream()
+    foreign = Foreign(
+        pointer_of(array), (4,), np.float32, owner=array, stream=int(side.handle)
+    )
+    held = Elsewhere((stridedview.from_any(foreign), 4))
+    cuda.jit(take_two)[1, 1](held, np.zeros(4, np.float32))
+    assert [order.recorded_on for order in enabled.orderings()] == [int(side.handle)]
+    found = str(stridedview.explain(cuda.jit(take_two)[1, 1], held, 1))
+    assert f"behind stream {int(side.handle)}" in found
+
+
+def test_tuple_when_it_iterates_over_other_items_then_its_own_routes_are_told(driver):
+    array = vector()
+    held = Elsewhere((Foreign(pointer_of(array), (4,), np.float32, owner=array), 4))
+    with stridedview.enabled(slow="error"), caught(TypeError, "CUDA array interface"):
+        cuda.jit(take_two)[1, 1](held, 1)
+
+
 # ---- limits of the device ----
 
 
@@ -230,3 +249,76 @@ def test_cooperative_grid_when_it_grows_after_a_launch_then_the_driver_is_explai
         configuration(1, vector())
     assert isinstance(raised.value, stridedview.DriverError)
     assert raised.value.code == 720
+
+
+# ---- devices ----
+
+DEVICES = """
+import numpy as np
+from tests import standin
+standin.load()
+from numba import cuda
+import stridedview
+from tests.launching import recorded
+from tests.standin.helpers import run_child, words_of
+stridedview.enable()
+
+def vector():
+    return cuda.to_device(np.zeros(4, np.float32))
+
+def take_two(a, x):
+    pass
+
+class Nothing:
+    def prepare_args(self, ty, val, **_):
+        return ty, val
+
+cuda.select_device(1)
+there = vector()
+cuda.select_device(0)
+here = vector()
+HELD = {
+    "In": cuda.In,
+    "InOut": cuda.InOut,
+    "Out": cuda.Out,
+    "in a tuple": lambda array: (cuda.In(array), 1),
+}
+"""
+
+LAUNCHED_THERE = """
+for name, hold in HELD.items():
+    kernel = cuda.jit(take_two)
+    record = recorded(kernel, (hold(there), 1))
+    assert (record.device, record.words[:7]) == (1, words_of(there)), name
+    assert cuda.current_context().device.id == 0
+    kernel.forall(4)(hold(there), 1)
+    assert standin.launches()[-1].device == 1, name
+print("done")
+"""
+
+REFUSED = """
+for name, hold in HELD.items():
+    for options in ({}, {"extensions": [Nothing()]}):
+        kernel = cuda.jit(**options)(take_two)
+        for args, one, other in (((hold(there), here), 0, 1), ((here, hold(there)), 1, 0)):
+            message = (
+                f"argument 2 'x': it is on device {one} but argument 1 is on device {other}"
+            )
+            standin.clear()
+            for launch in (kernel[1, 1], kernel.forall(4)):
+                try:
+                    launch(*args)
+                except ValueError as error:
+                    assert message in str(error), error
+                else:
+                    raise AssertionError(name)
+            assert standin.launches() == [], name
+            assert message in str(stridedview.explain(kernel[1, 1], *args)), name
+print("done")
+"""
+
+
+@pytest.mark.parametrize("body", [LAUNCHED_THERE, REFUSED], ids=["there", "both"])
+def test_hint_when_its_array_is_on_another_device_then_the_rules_of_devices_hold(body):
+    child = run_child(DEVICES + body, devices=2)
+    assert child.stdout == "done\n", child.stderr

@@ -71,10 +71,15 @@ def miss(configuration, args, words, device):
     words : bytes or None
         The signature words; None if no plan can take these arguments.
     device : int
-        The device of the arrays, -1 if there are none on a device.
+        The device of the arrays, -1 if there are none on a device; of those outside hints
+        if there are no words.
     """
+    taken = args
+    if words is None:
+        with relaxed_capture():
+            taken = _taken(configuration.dispatcher, args)
+            device = _routes.device_of(configuration.dispatcher, taken)
     with _launching(args, device):
-        taken = args if words is not None else _taken(configuration.dispatcher, args)
         kernel, plan, obstacle = _resolve_and_plan(configuration, taken, words, device)
         if plan is None:
             _stats.note_fallback(obstacle)
@@ -217,6 +222,8 @@ def refusal(configuration, kernel, args, words, device):
             _checks.check_signature(dispatcher, formals, args, words, _strict)
         else:
             _checks.checked(dispatcher, args, words, limits)
+        if words is None:
+            _routes.device_of(dispatcher, args)
     except (TypeError, ValueError) as error:
         return str(error)
     return "" if limits is None else _checks.check_dimensions(configuration, limits)
