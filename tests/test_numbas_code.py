@@ -184,6 +184,83 @@ def test_tuple_when_it_iterates_over_other_items_then_its_own_routes_are_told(dr
         cuda.jit(take_two)[1, 1](held, 1)
 
 
+# ---- arguments that no kernel takes ----
+
+WRONG_HINTS = {
+    "number": (lambda: cuda.In(3), r"cuda\.In takes an array, got int; pass it as it is"),
+    "tuple": (
+        lambda: cuda.InOut((np.zeros(4), 1)),
+        r"cuda\.InOut takes an array, got tuple; pass a tuple of hints",
+    ),
+    "hint": (lambda: cuda.Out(cuda.In(np.zeros(4))), r"cuda\.Out takes an array, got In"),
+    "None": (lambda: cuda.In(None), "cannot take none|takes an array"),
+    "in a tuple": (lambda: (cuda.In(3), 1), r"cuda\.In takes an array, got int"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_HINTS)
+@pytest.mark.parametrize("signature", [None, "void(int64, float32[::1])"])
+def test_hint_when_it_holds_no_array_then_it_is_refused(enabled, case, signature):
+    make, message = WRONG_HINTS[case]
+    given = () if signature is None else (signature,)
+    kernel = cuda.jit(*given)(take_two)
+    compiled = len(kernel.overloads)
+    with caught(TypeError, f"argument 1 'a': .*({message})"):
+        kernel[1, 1](make(), vector())
+    assert len(kernel.overloads) == compiled
+
+
+@pytest.mark.parametrize("value", [None, (1, None)], ids=["alone", "in a tuple"])
+def test_none_when_an_extension_leaves_it_then_the_argument_is_named(enabled, value):
+    kernel = cuda.jit(extensions=[Nothing()])(take_two)
+    with caught(TypeError, "argument 2 'x': a kernel cannot take none; pass an array"):
+        kernel[1, 1](vector(), value)
+
+
+@pytest.mark.parametrize("policy", ["warn", "error"])
+@pytest.mark.parametrize("value", [None, (1, None)], ids=["alone", "in a tuple"])
+def test_none_when_slow_routes_are_told_of_then_it_is_refused_as_what_it_is(
+    driver, value, policy
+):
+    kernel = cuda.jit(take_two)
+    with stridedview.enabled(slow=policy), caught(TypeError, "'x': a kernel cannot take"):
+        kernel[1, 1](vector(), value)
+
+
+@pytest.mark.parametrize("signature", [None, "void(float32[::1], float32[::1])"])
+def test_none_when_prepared_then_no_other_way_is_advised(enabled, signature):
+    given = () if signature is None else (signature,)
+    kernel = cuda.jit(*given)(take_two)
+    with caught(TypeError, "argument 2 'x': .*none") as raised:
+        stridedview.prepare(kernel[1, 1], vector(), None)
+    assert raised is None
+
+
+# ---- bytes of parameters ----
+
+LARGE = types.UniTuple(types.int64, 5000)
+
+
+def take_one(a):
+    pass
+
+
+TOO_LARGE = {
+    "extension": lambda: cuda.jit(extensions=[Nothing()])(take_one)[1, 1]((7,) * 5000),
+    "specialize": lambda: cuda.jit(take_one).specialize((7,) * 5000),
+    "compile": lambda: cuda.jit(take_one).compile((LARGE,)),
+    "signature": lambda: cuda.jit(types.void(LARGE))(take_one),
+    "signatures": lambda: cuda.jit([types.void(LARGE), types.void(types.int64)])(take_one),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_parameters_when_over_the_limit_then_no_compiler_is_asked(enabled, case):
+    message = "'take_one' take 40000 bytes of parameters, the limit is 32764"
+    with caught(ValueError, message):
+        TOO_LARGE[case]()
+
+
 # ---- limits of the device ----
 
 

@@ -12,6 +12,7 @@ import inspect
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaWarning
+from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _launch
@@ -104,14 +105,7 @@ def check_passable(dispatcher, numba_types):
     TypeError
         Naming the argument and its type.
     """
-    for index, numba_type in enumerate(numba_types):
-        if not _types.can_be_passed(numba_type):
-            _refuse(
-                dispatcher,
-                index,
-                f"a kernel cannot take {_types.describe(numba_type)}; pass an array or a "
-                "number",
-            )
+    each_named(dispatcher, numba_types, _types.check_passable)
 
 
 def _refuse(dispatcher, index, text):
@@ -141,6 +135,7 @@ def checked(dispatcher, args, words, device):
     check_count(dispatcher, args)
     standing = stand_ins(dispatcher, args, words)
     if not dispatcher.extensions:
+        each_named(dispatcher, args, _types.check_hint)
         numba_types = types_of(dispatcher, standing)
         check_passable(dispatcher, numba_types)
         if device is not None:
@@ -169,6 +164,8 @@ def check_signature(dispatcher, formals, args, words, strict):
             f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
             f"arguments, got {len(args)}"
         )
+    if not dispatcher.extensions:
+        each_named(dispatcher, args, _types.check_hint)
     warned = []
     actuals = types_of(dispatcher, stand_ins(dispatcher, args, words))
     for index, (formal, actual) in enumerate(zip(formals, actuals, strict=True)):
@@ -264,8 +261,15 @@ def parameter_limit(compute_capability, driver_version):
     return OLD_PARAMETER_LIMIT
 
 
-def check_parameters(dispatcher, numba_types, device):
+def check_parameters(dispatcher, numba_types, device=None):
     """Refuse more parameter bytes than a kernel can have, before the compile.
+
+    Parameters
+    ----------
+    dispatcher : CUDADispatcher
+    numba_types : sequence of Type
+    device : Device, optional
+        By default that of the current context, asked only where the limit is near.
 
     Raises
     ------
@@ -275,6 +279,7 @@ def check_parameters(dispatcher, numba_types, device):
     packed = _parameters.packed_size(numba_types)
     if packed <= OLD_PARAMETER_LIMIT:
         return
+    device = devices.get_context().device if device is None else device
     capability, version = device.compute_capability, driver.get_version()
     limit = parameter_limit(capability, version)
     if packed <= limit:

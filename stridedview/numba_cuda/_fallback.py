@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from cuda.core import Stream as CoreStream
+from numba.cuda import types
 
 from stridedview import _driver, _ingest, _launch, _pack, _stream
 from stridedview.numba_cuda import _checks, _contexts, _hosts, _routes, _types
@@ -42,15 +43,39 @@ def launch(kernel, configuration, args):
             args,
             lambda value: _hosts.wrapped(next(formals), value),
         )
-    kernel.launch(
-        given,
-        configuration.griddim,
-        configuration.blockdim,
-        core_stream(handle),
-        configuration.sharedmem,
-    )
+    try:
+        kernel.launch(
+            given,
+            configuration.griddim,
+            configuration.blockdim,
+            core_stream(handle),
+            configuration.sharedmem,
+        )
+    except NotImplementedError as error:
+        raise _not_passed(configuration.dispatcher, args, error) from error
     if foreign:
         _stream.keep((args, views), handle, foreign)
+
+
+def _not_passed(dispatcher, args, error):
+    """Return the error of an argument that Numba's packing has no way to pass.
+
+    Which it is, is known only then where extensions decide what the arguments are.
+    """
+    if len(error.args) != 2 or not isinstance(error.args[0], types.Type):
+        return error
+    numba_type, value = error.args
+    text = f"a kernel cannot take {_types.describe(numba_type)}; pass an array or a number"
+    for index, arg in enumerate(args):
+        if _holds(arg, value):
+            return _launch.named_error(dispatcher, index, TypeError(text))
+    return TypeError(f"{text}; an extension made it of an argument")
+
+
+def _holds(arg, value):
+    if _pack.kind_name(arg) == "tuple":
+        return any(_holds(item, value) for item in tuple.__iter__(arg))
+    return arg is value
 
 
 def capture_refusal(kernel, args):

@@ -29,7 +29,6 @@ NOT_CAPTURED = (
     "a host array cannot be copied while its stream captures a graph; move it to the "
     "device before the capture"
 )
-HINTS = (numba_args.In, numba_args.Out, numba_args.InOut)
 
 
 class _Width:
@@ -174,7 +173,7 @@ def viewed(value):
 
     Records, numbers and whatever else is no array stay as they are.
     """
-    if type(value) in HINTS:
+    if type(value) in _types.HINTS:
         inner = viewed(value.value)
         return value if inner is value.value else type(value)(inner)
     kind = _pack.kind_name(value)

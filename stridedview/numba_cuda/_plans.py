@@ -121,6 +121,8 @@ def plan(configuration, args, words, device):
     name = configuration.dispatcher.py_func.__name__
     with _launching(args, device):
         obstacle = _routes.obstacle(None, configuration, args, words)
+        if obstacle:
+            _check(configuration.dispatcher, args, words)
         found = None
         if not obstacle:
             _, found, obstacle = _resolve_and_plan(configuration, args, words, device)
@@ -204,6 +206,15 @@ def resolve(dispatcher, configuration, args, words):
     standing = _checks.checked(dispatcher, args, words, devices.get_context().device)
     options = {numba_dispatcher._LAUNCH_CONFIG_KW: configuration}
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
+
+
+def _check(dispatcher, args, words):
+    # Whoever is told to launch another way must be able to.
+    if dispatcher.specialized:
+        formals = next(iter(dispatcher.overloads.values())).argument_types
+        _checks.check_signature(dispatcher, formals, args, words, _strict)
+    else:
+        _checks.checked(dispatcher, args, words, devices.get_context().device)
 
 
 def refusal(configuration, kernel, args, words, device):

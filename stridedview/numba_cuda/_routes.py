@@ -138,11 +138,14 @@ def check_argument(dispatcher, index, value):
     Raises
     ------
     TypeError
-        Under ``slow="error"``, with the route and the faster way.
+        Under ``slow="error"``, with the route and the faster way; always, if no kernel
+        takes such an argument.
     """
     route = route_of(value)
     if not route.why_slow:
         return
+    if route is _OTHER and not dispatcher.extensions:
+        _types.passable_type_of(value)  # not slow but impossible, mostly
     text = f"it takes a slow route, {route.name}: {route.why_slow}; {route.faster}"
     if _policy == "error":
         raise TypeError(text)
