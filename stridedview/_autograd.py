@@ -38,11 +38,22 @@ def mark_written(*tensors: Any) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def bump_arguments(args: Iterable[Any]) -> None:
-    """Bump the version of every torch tensor among a launch's arguments, in tuples too."""
+def bump_arguments(args: Iterable[Any], hint: Any) -> None:
+    """Bump the version of every torch tensor among a launch's arguments.
+
+    Parameters
+    ----------
+    args : iterable
+        Tensors in tuples and hints count, too.
+    hint : type
+        What Numba's ``In``, ``Out`` and ``InOut`` are.
+    """
     torch = sys.modules.get("torch")
     for value in args:
         if isinstance(value, tuple):
-            bump_arguments(value)
+            # By its own items: a subclass may iterate over others.
+            bump_arguments(tuple.__iter__(value), hint)
         elif torch is not None and isinstance(value, torch.Tensor):
             mark_written(value)
+        elif isinstance(value, hint):
+            bump_arguments((value.value,), hint)

@@ -12,6 +12,7 @@ from libc.stdint cimport uintptr_t
 from stridedview._stream cimport STREAM_LEGACY, stream_handle
 
 import numbers
+import operator
 import pickle
 import weakref
 
@@ -231,8 +232,10 @@ cdef class LaunchConfiguration:
                 "belong to this process")
         # A named default stream is written as the legacy one: 0 would name none.
         stream = (self.named_stream or STREAM_LEGACY) if self.is_named else 0
-        return _rebuild, (
-            self.dispatcher, self._griddim, self._blockdim, stream, self._sharedmem)
+        # By what Numba's dispatchers have, so that it can be loaded where we are not.
+        made_by = operator.methodcaller(
+            "configure", self._griddim, self._blockdim, stream, self._sharedmem)
+        return made_by, (self.dispatcher,)
 
     def __call__(self, *args, **kwargs):
         """Launch the kernel."""
@@ -244,10 +247,6 @@ cdef class LaunchConfiguration:
         return (
             f"<LaunchConfiguration of {self.dispatcher!r}: grid {self.griddim}, block "
             f"{self.blockdim}, shared memory {self.sharedmem} bytes>")
-
-
-def _rebuild(dispatcher, griddim, blockdim, stream, sharedmem):
-    return dispatcher.configure(griddim, blockdim, stream, sharedmem)
 
 
 cdef tuple _fill_dimensions(unsigned int* out, object value, str name):

@@ -122,7 +122,7 @@ def explain(configuration: Any, *args: Any) -> Explanation:
     _configuration.check_configuration(configuration)
     numba: Any = importlib.import_module("stridedview.numba_cuda")
     dispatcher = configuration.dispatcher
-    parts = numba._routes, numba._types, numba._plans, numba._checks
+    parts = numba._routes, numba._types, numba._plans, numba._checks, numba._fallback
     names = parts[0].parameter_names(dispatcher.py_func)
     types = parts[3].types_of(dispatcher, args)
     taken = [bool(dispatcher.extensions) or parts[1].can_be_passed(each) for each in types]
@@ -147,12 +147,12 @@ def _argument(
     numba_type: Any,
     is_taken: bool,
 ) -> dict[str, Any]:
-    routes, types, plans, _ = parts
+    routes, types, _, _, fallback = parts
     route = routes.route_of(value) if is_taken else routes.Route("refused")
     inner = value.value if types.is_hint(value) else value
     device, streams = "", []
     if _pack.kind_name(inner) == "array" and not types.is_record(inner):
-        view = plans.view_of(inner)
+        view = fallback.view_of(inner)
         device = f"cpu:{view.device[1]}"
         if view.device[0] != _HOST:
             device = f"cuda:{view.device[1]}"
@@ -180,7 +180,7 @@ def _launch_facts(
     types: list[Any],
     is_taken: bool,
 ) -> dict[str, Any]:
-    routes, _, plans, _ = parts
+    routes, _, plans, _, fallback = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
     kernel = plans.compiled(configuration, types)
     obstacle = routes.obstacle(kernel, configuration, args, words) if is_taken else ""
@@ -193,12 +193,14 @@ def _launch_facts(
     elif words is not None:
         found, where = _launch.find_plan(configuration, words, device)
         changes = [] if where else _nearest(configuration, words)
-    streams = _stream_facts(routes, plans, configuration, args)
+    streams = _stream_facts(routes, fallback, configuration, args)
     refused = plans.refusal(configuration, kernel, args, words, device, found)
     if not refused and streams["capturing"]:
         is_debug = obstacle == "debug kernel"
         refused = (
-            plans.DEBUG_NOT_CAPTURED if is_debug else plans.capture_refusal(kernel, args)
+            fallback.DEBUG_NOT_CAPTURED
+            if is_debug
+            else fallback.capture_refusal(kernel, args)
         )
     facts = {
         "plan": {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none"),
@@ -240,10 +242,10 @@ def _elsewhere(key: tuple[Any, ...]) -> str:
 
 
 def _stream_facts(
-    routes: Any, plans: Any, configuration: Any, args: tuple[Any, ...]
+    routes: Any, fallback: Any, configuration: Any, args: tuple[Any, ...]
 ) -> dict[str, Any]:
     views = list(routes.views_in(args))
-    handle = plans.launch_stream(configuration, views)
+    handle = fallback.launch_stream(configuration, views)
     leads = [view for view in views if _stream.leads(view)]
     if configuration.named_stream is not None:
         whose = "named"

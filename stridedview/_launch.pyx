@@ -450,13 +450,15 @@ cdef int _make_ready(LaunchConfiguration configuration, Plan plan) except -1:
     # A launch that the driver refuses spoils a capture: what it would refuse is refused, and
     # what it has to be told is told, before a configuration's first launch.
     if configuration.shared != 0 or (
-            configuration.plan is None and not _is_modest(configuration)):
+            configuration.plan is None and (
+                plan.cooperative or not is_modest(configuration))):
         _ready_hook(configuration, plan)
     return 0
 
 
-cdef bint _is_modest(LaunchConfiguration configuration) noexcept:
-    # Within the limits of every device and kernel: 255 registers a thread are the most.
+cpdef bint is_modest(LaunchConfiguration configuration) noexcept:
+    """Whether grid and block are within the limits of every device and kernel."""
+    # 255 registers a thread are the most.
     cdef unsigned int* grid = configuration.grid
     cdef unsigned int* block = configuration.block
     return (

@@ -199,11 +199,11 @@ def profile() -> Iterator[Profile]:
     found = Profile()
     observer, simulated = found._note, found._note_simulated
     # The modules may be gone when Python ends within the block.
-    remove, remove_simulated = _launch.remove_observer, _simulator.remove_observer
+    remove, in_simulator = _launch.remove_observer, _simulator.observers
     _launch.add_observer(observer)
-    _simulator.add_observer(simulated)
+    in_simulator.append(simulated)
     try:
         yield found
     finally:
         remove(observer)
-        remove_simulated(simulated)
+        in_simulator.remove(simulated)

@@ -10,6 +10,8 @@ from libc.stdint cimport (
     int16_t, int32_t, int64_t, int8_t, uint16_t, uint32_t, uint64_t, uint8_t,
 )
 
+import enum
+
 import numpy as np
 
 cdef extern from "Python.h":
@@ -202,3 +204,29 @@ SETTERS = {
     "complex64": SET_COMPLEX64, "complex128": SET_COMPLEX128, "pointer": SET_POINTER,
     "time": SET_TIME,
 }
+
+# What a setter writes, as a NumPy dtype, where that has another name.
+cdef dict _HELD = {"boolean": "bool", "pointer": "uint64", "time": "int64"}
+
+
+def fitted(str setter, object value):
+    """Return a number as a formal type holds it: a Python number, a time as numpy.int64.
+
+    Parameters
+    ----------
+    setter : str
+        A scalar's, among ``SETTERS``.
+    value : object
+        A number, NumPy scalar or enum member.
+
+    Raises
+    ------
+    OverflowError, TypeError
+        If the value does not fit, as for a plan that packs it.
+    """
+    cdef char written[16]
+    if isinstance(value, enum.Enum):
+        value = value.value
+    _store_python(SETTERS[setter], value, written)
+    held = np.frombuffer(written[:16], _HELD.get(setter, setter), 1)[0]
+    return held if setter == "time" else held.item()

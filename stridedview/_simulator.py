@@ -78,16 +78,6 @@ def is_kernel(value: Any) -> bool:
     return simulator is not None and isinstance(value, simulator.FakeCUDAKernel)
 
 
-def add_observer(observer: Observer) -> None:
-    """Call ``observer(kernel, args, nanoseconds)`` after each simulated launch."""
-    _observers.append(observer)
-
-
-def remove_observer(observer: Observer) -> None:
-    """Call an observer no more."""
-    _observers.remove(observer)
-
-
 class SimulatedLaunch:
     """What ``prepare`` gives in the simulator: a launch kept, with nothing packed.
 
@@ -182,7 +172,7 @@ def _taking_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
         start = perf_counter_ns()
         original(self, *taken)
         duration = perf_counter_ns() - start
-        for observer in tuple(_observers):
+        for observer in tuple(observers):
             observer(self, args, duration)
         return None
 
@@ -324,4 +314,5 @@ _REPLACED = (
     ),
 )
 _originals: list[tuple[_Replacement, Callable[..., Any]]] = []
-_observers: list[Observer] = []
+# Each is called after a simulated launch, with (kernel, args, nanoseconds).
+observers: list[Observer] = []

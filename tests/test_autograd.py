@@ -38,6 +38,13 @@ def test_mark_written_when_it_is_no_tensor_then_type_error():
         sv.mark_written(torch.ones(1), [1.0])
 
 
+class Elsewhere(tuple):
+    """A tuple that shows others than its items."""
+
+    def __iter__(self):
+        return iter((1, 2))
+
+
 @pytest.mark.standin
 @pytest.mark.parametrize("bump", [True, False])
 def test_launch_when_versions_are_bumped_then_only_if_asked(driver, bump):
@@ -50,10 +57,11 @@ def test_launch_when_versions_are_bumped_then_only_if_asked(driver, bump):
     x = driver.torch_tensor((4,), torch.float32)
     y = driver.torch_tensor((4,), torch.float32)
     with sv.enabled(bump_version=bump):
-        write[1, 1](x, (y, 2))
-        before = x._version, y._version
-        write[1, 1](x, (y, 2))
-        assert (x._version - before[0], y._version - before[1]) == (bump, bump)
+        for args in ((x, (y, 2)), (x, Elsewhere((y, 2))), (cuda.InOut(x), (cuda.In(y), 2))):
+            write[1, 1](*args)
+            before = x._version, y._version
+            write[1, 1](*args)
+            assert (x._version - before[0], y._version - before[1]) == (bump, bump)
     before = x._version
     with sv.enabled():
         write[1, 1](x, (y, 2))

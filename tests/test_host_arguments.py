@@ -49,22 +49,28 @@ def device_view(words, host):
     return pointer, strides
 
 
+def offset(index, strides):
+    return sum(map(int.__mul__, index, strides))
+
+
 def run(kernel, argument, host, result=None):
     """Launch over a host array; return the values that the kernel saw.
 
-    `result` is what the kernel leaves there: an array of the host's shape.
+    `result` is what the kernel leaves there: an array of the host's shape, or a dict of the
+    items that it writes by their index.
     """
     seen = []
+    if isinstance(result, np.ndarray):
+        result = {index: result[index] for index in np.ndindex(host.shape)}
 
     def body(launch):
         pointer, strides = device_view(launch.words, host)
         values = np.empty(host.shape, host.dtype)
         for index in np.ndindex(host.shape):
-            offset = sum(map(int.__mul__, index, strides))
-            data = standin.read(pointer + offset, host.itemsize)
+            data = standin.read(pointer + offset(index, strides), host.itemsize)
             values[index] = np.frombuffer(data, host.dtype)[0]
-            if result is not None:
-                standin.write(pointer + offset, result[index].tobytes())
+        for index, item in (result or {}).items():
+            standin.write(pointer + offset(index, strides), item.tobytes())
         seen.append(values)
 
     standin.on_launch(body)
@@ -276,13 +282,79 @@ def test_host_array_when_launched_on_a_stream_then_its_copies_are_on_it(enabled)
     assert (host == result).all()
 
 
-def test_host_array_when_its_elements_share_memory_then_one_of_the_values_stays(enabled):
-    owner = np.arange(4, dtype=np.float32)
-    host = np.lib.stride_tricks.as_strided(owner, (3, 4), (0, 4))
-    result = np.arange(12, dtype=np.float32).reshape(3, 4) + 100
+# ---- elements that share memory ----
+
+strided = np.lib.stride_tricks.as_strided
+SHARED = {
+    "stride 0": lambda owner: strided(owner, (4,), (0,)),
+    "broadcast rows": lambda owner: strided(owner, (3, 4), (0, 4)),
+    "broadcast columns": lambda owner: strided(owner[2:], (4, 3), (8, 0)),
+    "broadcast twice": lambda owner: strided(owner, (2, 3, 2), (0, 8, 0)),
+    "windows": lambda owner: strided(owner, (3, 2), (4, 4)),
+    "windows with gaps": lambda owner: strided(owner[1:], (3, 2), (8, 16)),
+    "windows from behind": lambda owner: strided(owner[9:], (3, 3), (-4, -8)),
+    "windows both ways": lambda owner: strided(owner[5:], (3, 3), (4, -4)),
+    "broadcast windows": lambda owner: strided(owner, (2, 4, 3), (0, 4, 4)),
+    "misaligned windows": lambda owner: strided(
+        owner.view(np.uint8)[2:-2].view(np.float32), (3, 2), (4, 4)
+    ),
+    "complex windows": lambda owner: strided(owner.view(np.complex64), (3, 2), (8, 8)),
+    "windows within items": lambda owner: strided(owner.view(np.complex64), (5,), (4,)),
+    "records": lambda owner: strided(owner.view("i4,f4"), (3, 2), (8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("which", ["first", "last", "one", "all"])
+def test_host_array_when_its_elements_share_memory_then_the_devices_share_it_likewise(
+    enabled, name, which
+):
+    owner = np.arange(1, 13, dtype=np.float32)
+    host = SHARED[name](owner)
+    indices = list(np.ndindex(host.shape))
+    chosen = {"first": indices[:1], "last": indices[-1:], "one": indices[1:2]}
+    written = {
+        index: np.array([(place + 100, place + 0.5)], "i4,f4")[0]
+        if host.dtype.names
+        else host.dtype.type(100 + place)
+        for place, index in enumerate(chosen.get(which, indices))
+    }
+    # What a kernel would leave that writes to the memory itself.
+    expected = owner.copy()
+    twin = SHARED[name](expected)
+    for index, item in written.items():
+        twin[index] = item
     before = host.copy()
-    assert (run(take, host, host, result) == before).all()
-    assert all(owner[column] in result[:, column] for column in range(4))
+    assert (run(take, host, host, written) == before).all()
+    assert owner.tobytes() == expected.tobytes()
+
+
+def test_host_array_when_broadcast_from_one_item_then_one_is_copied(enabled):
+    host = np.broadcast_to(np.float32(3), (1 << 40,))
+    seen = []
+    enabled.on_launch(lambda launch: seen.append(enabled.read(launch.words[4], 4)))
+    with pytest.warns(NumbaPerformanceWarning):
+        take[1, 1](host)
+    assert seen == [np.float32(3).tobytes()]
+    words = enabled.launches()[-1].words
+    assert words[2:4] == (1 << 40, 4)
+    assert words[5:] == (1 << 40, 0)
+
+
+@pytest.mark.parametrize("hint", [cuda.In, None, cuda.InOut, cuda.Out])
+def test_host_array_when_items_that_share_memory_are_not_aligned_then_none_is_lost(
+    enabled, hint
+):
+    owner = np.arange(4, dtype=np.float32)
+    host = strided(owner, (4,), (2,))
+    if hint is cuda.In:
+        assert (run(take, hint(host), host) == host).all()
+        return
+    message = "argument 1 'a': .*share memory .* aligned to the 4 bytes of float32.*copy"
+    with caught(BufferError, message):
+        take[1, 1](hint(host) if hint else host)
+    host.flags.writeable = False
+    assert (run(take, host, host) == host).all()
 
 
 # ---- pinned and mapped memory: used in place ----
@@ -304,6 +376,19 @@ def test_pinned_array_when_launched_then_it_is_used_in_place(enabled, step):
     assert not any("Memcpy" in name for name in enabled.calls())
     # What the kernel leaves is there when the launch returns.
     assert enabled.calls()["cuStreamSynchronize"] == 1
+
+
+def test_pinned_array_when_its_steps_are_not_aligned_then_it_is_copied(enabled):
+    host = cuda.pinned_array(40, np.uint8)
+    host[:] = np.arange(40)
+    view = np.ndarray((4,), np.float32, host, 0, (5,))
+    result = np.arange(4, dtype=np.float32)
+    expected = view.copy()
+    assert (run(take, view, view, result) == expected).all()
+    words = enabled.launches()[-1].words
+    assert words[4] != view.ctypes.data
+    assert words[6] == 4
+    assert (view == result).all()
 
 
 def test_mapped_array_when_launched_then_it_is_used_in_place_without_waiting(enabled):

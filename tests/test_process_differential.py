@@ -197,3 +197,43 @@ def test_process_when_it_runs_through_us_then_it_launches_as_in_numba(name):
     assert found[1].returncode == 0, found[1].stderr[-3000:]
     assert found[0].stdout
     assert found[1].stdout == found[0].stdout
+
+
+# ---- pickles ----
+
+PICKLED = """
+import pickle
+import sys
+from tests import standin
+standin.load()
+from numba import cuda
+
+@cuda.jit
+def take(a):
+    pass
+
+path = sys.argv[1]
+"""
+DUMPED = """
+import stridedview
+stridedview.enable()
+with open(path, "wb") as file:
+    pickle.dump(take[(2, 3), 5, 0, 16], file)
+"""
+LOADED = """
+sys.modules["stridedview"] = None
+with open(path, "rb") as file:
+    configuration = pickle.load(file)
+configuration(1)
+record = standin.launches()[-1]
+assert (record.grid, record.block, record.shared) == ((2, 3, 1), (5, 1, 1), 16), record
+print("done")
+"""
+
+
+def test_configuration_when_pickled_then_it_is_loaded_without_us(tmp_path):
+    path = f"sys.argv[1:] = [{str(tmp_path / 'configuration')!r}]\n"
+    for body, expected in ((DUMPED, ""), (LOADED, "done\n")):
+        child = run_child("import sys\n" + path + PICKLED + body)
+        assert child.stdout == expected, child.stderr
+        assert child.returncode == 0, child.stderr

@@ -20,7 +20,7 @@ _view.set_numba_typer(_types.view_type)
 
 
 def _bump(_configuration, args, _duration):
-    _autograd.bump_arguments(args)
+    _autograd.bump_arguments(args, _types.ArgHint)
 
 
 def enable(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaWarning
+from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _ingest, _launch, _pack
@@ -115,10 +116,11 @@ def _unpassable(numba_type, value, place=""):
         for index, pair in enumerate(zip(numba_type, tuple.__iter__(value), strict=True)):
             if not _types.can_be_passed(pair[0]):
                 return _unpassable(*pair, f"{place}item {index + 1}: ")
-    return place, _described(numba_type, value)
+    return place, described(numba_type, value)
 
 
-def _described(numba_type, value):
+def described(numba_type, value):
+    """Return what a value is, as messages say it."""
     # What no kernel takes has a type of Numba's that its users have not seen.
     if _types.can_be_passed(numba_type):
         return _types.describe(numba_type)
@@ -152,6 +154,7 @@ def checked(dispatcher, args, words, device):
     check_count(dispatcher, args)
     standing = stand_ins(dispatcher, args, words)
     if not dispatcher.extensions:
+        each_named(dispatcher, args, _types.check_hint)
         numba_types = types_of(dispatcher, standing)
         check_passable(dispatcher, numba_types, args)
         if device is not None:
@@ -184,6 +187,7 @@ def check_signature(dispatcher, formals, args, words, strict):
         )
     if dispatcher.extensions:
         return []
+    each_named(dispatcher, args, _types.check_hint)
     warned = []
     actuals = types_of(dispatcher, stand_ins(dispatcher, args, words))
     for index, parts in enumerate(zip(formals, actuals, args, strict=True)):
@@ -303,7 +307,7 @@ def _wanted(misfit):
         where = f" with strides {tuple(strides)}" if strides else ""
     return (
         f"{misfit.place}expected {_types.describe(misfit.formal)} for this signature, got "
-        f"{_described(misfit.actual, misfit.value)}{where}; {advice}"
+        f"{described(misfit.actual, misfit.value)}{where}; {advice}"
     )
 
 
@@ -321,8 +325,15 @@ def parameter_limit(compute_capability, driver_version):
     return OLD_PARAMETER_LIMIT
 
 
-def check_parameters(dispatcher, numba_types, device):
+def check_parameters(dispatcher, numba_types, device=None):
     """Refuse more parameter bytes than a kernel can have, before the compile.
+
+    Parameters
+    ----------
+    dispatcher : CUDADispatcher
+    numba_types : sequence of Type
+    device : Device, optional
+        By default that of the current context, asked only where the limit is near.
 
     Raises
     ------
@@ -332,6 +343,7 @@ def check_parameters(dispatcher, numba_types, device):
     packed = _parameters.packed_size(numba_types)
     if packed <= OLD_PARAMETER_LIMIT:
         return
+    device = devices.get_context().device if device is None else device
     capability, version = device.compute_capability, driver.get_version()
     limit = parameter_limit(capability, version)
     if packed <= limit:

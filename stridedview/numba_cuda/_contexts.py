@@ -7,6 +7,7 @@ compiled kernel's module went with its context, and the error of a failed launch
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 
 from cuda.core import ObjectCode
@@ -18,6 +19,12 @@ from stridedview.numba_cuda import _checks
 
 INVALID_VALUE = 1
 OUT_OF_RESOURCES = 701
+COOPERATIVE_TOO_LARGE = 720
+NAMES = {
+    INVALID_VALUE: "CUDA_ERROR_INVALID_VALUE",
+    OUT_OF_RESOURCES: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    COOPERATIVE_TOO_LARGE: "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+}
 DEFAULT_SHARED = 49152  # bytes of shared memory that need no opting in
 SHARED_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -107,29 +114,34 @@ def bind(kernel):
 class LimitError(LaunchError, ValueError):
     """A grid, block or amount of shared memory that the device does not have."""
 
-
-def launch_error(text, code):
-    """Return the error of a launch, as both ours and cuda.core's kind."""
-    name = {
-        INVALID_VALUE: "CUDA_ERROR_INVALID_VALUE",
-        OUT_OF_RESOURCES: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-    }.get(code, f"error {code}")
-    return LimitError(f"{name}: {text}", code)
+    def __init__(self, text, code):
+        super().__init__(f"{NAMES[code]}: {text}", code)
 
 
-def make_ready(configuration, plan):
-    """Do in the plan's context what a launch needs before the driver is called.
+def make_ready(configuration, kernel, function):
+    """Do in the current context what a launch needs before the driver is called.
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    kernel : _Kernel
+    function : int
+        Its CUfunction.
 
     Raises
     ------
-    LaunchError
+    LimitError
         If the driver would refuse the launch, naming the number and the limit.
     """
-    problem = _problem(configuration, plan)
+    problem = _problem(configuration, kernel, function)
     if problem:
-        raise launch_error(problem, INVALID_VALUE)
+        raise LimitError(problem, INVALID_VALUE)
     if configuration.sharedmem:
-        _opt_in(configuration, plan)
+        _opt_in(configuration, function)
+    # The shared memory has to be allowed before blocks that take it are counted.
+    problem = _cooperative_problem(configuration, kernel)
+    if problem:
+        raise LimitError(problem, COOPERATIVE_TOO_LARGE)
 
 
 def failed_launch(configuration, plan, code, final):
@@ -138,23 +150,27 @@ def failed_launch(configuration, plan, code, final):
     A launch that asks for more dynamic shared memory than the default is given it, if the
     device has it; Numba itself never asks.
     """
-    if code == INVALID_VALUE and not final and _opt_in(configuration, plan):
+    function = plan.function_handle
+    if code == INVALID_VALUE and not final and _opt_in(configuration, function):
         return None
+    problem = ""
     if code in (INVALID_VALUE, OUT_OF_RESOURCES):
-        problem = _problem(configuration, plan)
-        if problem:
-            return launch_error(problem, code)
+        problem = _problem(configuration, plan.kernel, function)
+    elif code == COOPERATIVE_TOO_LARGE:
+        problem = _cooperative_problem(configuration, plan.kernel)
+    if problem:
+        return LimitError(problem, code)
     error = _driver.error(code, "cuLaunchKernel")
     return LaunchError(str(error), code)
 
 
-def _opt_in(configuration, plan):
+def _opt_in(configuration, function):
     wanted = configuration.sharedmem
-    static = _driver.function_attribute(plan.function_handle, SHARED_SIZE)
+    static = _driver.function_attribute(function, SHARED_SIZE)
     limit = _shared_limit()
     if wanted + static <= DEFAULT_SHARED or wanted + static > limit:
         return False
-    _driver.set_function_attribute(plan.function_handle, MAX_DYNAMIC_SHARED, limit - static)
+    _driver.set_function_attribute(function, MAX_DYNAMIC_SHARED, limit - static)
     return True
 
 
@@ -162,18 +178,16 @@ def _shared_limit():
     return _driver.device_attribute(max(_driver.current_device(), 0), SHARED_OPTIN)
 
 
-def _problem(configuration, plan):
+def _problem(configuration, kernel, function):
     device = devices.get_context().device
     problem = _checks.check_dimensions(configuration, device)
     if problem:
         return problem
-    threads = 1
-    for size in configuration.blockdim:
-        threads *= size
-    most = plan.kernel.max_threads_per_block
+    threads = math.prod(configuration.blockdim)
+    most = kernel.max_threads_per_block
     if threads > most:
         return f"the block has {threads} threads; this kernel's limit is {most}"
-    static = _driver.function_attribute(plan.function_handle, SHARED_SIZE)
+    static = _driver.function_attribute(function, SHARED_SIZE)
     return shared_problem(configuration, _shared_limit(), static)
 
 
@@ -211,8 +225,27 @@ def limit_problem(configuration, device, plan):
     plan : Plan or None
     """
     if plan is not None and plan.context_id == _driver.current_context_id():
-        return _problem(configuration, plan)
+        kernel = plan.kernel
+        return _problem(
+            configuration, kernel, plan.function_handle
+        ) or _cooperative_problem(configuration, kernel)
     limit = _driver.device_attribute(device.id, SHARED_OPTIN)
     return _checks.check_dimensions(configuration, device) or shared_problem(
         configuration, limit
+    )
+
+
+def _cooperative_problem(configuration, kernel):
+    if not kernel.cooperative:
+        return ""
+    blocks = math.prod(configuration.griddim)
+    threads = math.prod(configuration.blockdim)
+    most = kernel.max_cooperative_grid_blocks(threads, configuration.sharedmem)
+    if blocks <= most:
+        return ""
+    x, y, z = configuration.griddim
+    return (
+        f"the grid has {blocks} blocks ({x} x {y} x {z}) of {threads} threads; a "
+        "cooperative kernel has all of them on the device at once, and the limit of this "
+        f"one is {most}"
     )

@@ -13,7 +13,7 @@ from numba.cuda.cudadrv import devices
 
 from stridedview import _configuration, _driver, _launch, _stats
 from stridedview._dynamo import Undisturbed
-from stridedview.numba_cuda import _checks, _contexts, _plans
+from stridedview.numba_cuda import _checks, _contexts, _plans, _routes
 
 ENTRIES_KEPT = 1024
 
@@ -34,6 +34,8 @@ def call(self, *args):
 
 def _prepared(self, args):
     words, device = _launch.signature_words(self.dispatcher, args)
+    if words is None:
+        device = _routes.device_of(self.dispatcher, args)
     state = _configuration.dispatcher_state(self.dispatcher)
     key = (words, _driver.current_context_id(), self.thread_per_block, self.sharedmem)
     found = state.prepared.get(key) if words is not None else None

@@ -2,8 +2,9 @@
 
 Owns what ``numba.cuda.dispatcher.wrap_arg`` gives while we are enabled. Device arrays of
 any producer are handed over as views. Host arrays are packed into contiguous memory,
-copied in, and copied back element by element, so that strided, reversed and broadcast
-ones work and nothing between their elements is touched. Pinned memory is used in place.
+copied in, and copied back element by element, so that strided and reversed ones work and
+nothing between their elements is touched; elements that share memory share it in the copy.
+Pinned memory is used in place.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
 from stridedview import _driver, _dtype, _ingest, _pack, _stream
-from stridedview.numba_cuda import _types
+from stridedview._layout import Layout
+from stridedview.numba_cuda import _parameters, _types
 
 _wrap_arg = numba_args.wrap_arg
 
@@ -29,7 +31,6 @@ NOT_CAPTURED = (
     "a host array cannot be copied while its stream captures a graph; move it to the "
     "device before the capture"
 )
-HINTS = (numba_args.In, numba_args.Out, numba_args.InOut)
 
 
 class _Width:
@@ -95,6 +96,8 @@ class HostArgument(numba_args.ArgHint):
         self.view = view
         self.copy_in = copy_in
         self.copy_back = copy_back and not view.readonly
+        if self.copy_back and view.size:
+            _check_sharing(view)
 
     def to_device(self, retr, stream=0):
         """Copy in; append the copy back to ``retr``; return the device's array."""
@@ -104,7 +107,8 @@ class HostArgument(numba_args.ArgHint):
             return _packable(view)
         if _stream.capturing(handle):
             raise RuntimeError(NOT_CAPTURED)
-        if _is_aligned(view) and _driver.memory_type(view.ptr) == PAGE_LOCKED:
+        aligned = view.ptr % _alignment(view) == 0 and _are_aligned(view)
+        if aligned and _driver.memory_type(view.ptr) == PAGE_LOCKED:
             # A host array's values are there when the launch returns.
             if self.copy_in:
                 _warn("a host synchronization, though no copy overhead: it is pinned")
@@ -115,32 +119,123 @@ class HostArgument(numba_args.ArgHint):
         return self._copied(retr, stream, handle)
 
     def _copied(self, retr, stream, handle):
-        items = items_of(self.view)
-        packed = np.array(items, order="F" if items.flags.f_contiguous else "C", copy=True)
+        view = self.view
+        mirror = _Mirror(view, written=self.copy_back)
+        memory = mirror.memory
         device = devices.get_context().device._dev
-        buffer = device.allocate(packed.nbytes, stream=stream)
+        buffer = device.allocate(memory.nbytes, stream=stream)
         pointer = int(buffer.handle)
         if self.copy_in:
-            driver.cuMemcpyHtoDAsync(pointer, packed.ctypes.data, packed.nbytes, handle)
+            mirror.items[...] = mirror.originals
+            driver.cuMemcpyHtoDAsync(pointer, memory.ctypes.data, memory.nbytes, handle)
 
         def finish():
             if self.copy_back:
-                driver.cuMemcpyDtoHAsync(packed.ctypes.data, pointer, packed.nbytes, handle)
+                driver.cuMemcpyDtoHAsync(memory.ctypes.data, pointer, memory.nbytes, handle)
             _driver.synchronize_stream(handle)
             if self.copy_back:
-                items[...] = packed
+                mirror.originals[...] = mirror.items
             buffer.close(stream)
 
         retr.append(finish)
-        return _Packable(pointer, packed.shape, packed.strides, packed.itemsize, buffer)
+        return _Packable(
+            pointer + mirror.first, view.shape, mirror.strides, view.itemsize, buffer
+        )
 
 
-def _is_aligned(view):
-    # A kernel may not read across the boundaries of its items; a copy is aligned anew.
-    alignment = _dtype.dtype(
+class _Mirror:
+    """Host memory that lies as the device's copy of a host array will.
+
+    Items that share memory in the array share it in the copy: a kernel that writes to one
+    would else be undone by the others as they are copied back.
+
+    Parameters
+    ----------
+    view : StridedView
+    written : bool
+        Whether what the kernel leaves is copied back.
+
+    Attributes
+    ----------
+    originals : numpy.ndarray
+        Items of the array, of each that is repeated along an axis of stride 0 one.
+    items : numpy.ndarray
+        Their copies.
+    memory : numpy.ndarray
+        The bytes in which the copies lie.
+    first : int
+        Where the array's first item lies among the bytes.
+    strides : tuple of int
+        With which the kernel finds the copies, bytes.
+    """
+
+    def __init__(self, view, *, written):
+        layout = _without_repeats(view)
+        ones = (*map(slice, layout.shape), ...)
+        self.originals = items_of(view)[ones]
+        if layout.is_unique or not (written or _are_aligned(view)):
+            self._pack()
+        else:
+            self._keep(layout)
+        self.strides = tuple(
+            0 if extent != kept else stride
+            for extent, kept, stride in zip(
+                view.shape, layout.shape, self.items.strides, strict=True
+            )
+        )
+
+    def _pack(self):
+        order = "F" if self.originals.flags.f_contiguous else "C"
+        self.items = np.empty_like(self.originals, order=order, subok=False)
+        self.memory = self.items.reshape(-1, order="A").view(np.uint8)
+        self.first = 0
+
+    def _keep(self, layout):
+        low, high = layout.byte_extent
+        self.first = -(low // 256) * 256  # as aligned as the device's memory
+        self.memory = np.zeros(self.first + high, np.uint8)
+        self.items = np.ndarray(
+            layout.shape, self.originals.dtype, self.memory, self.first, layout.strides
+        )
+
+
+def _without_repeats(view):
+    """Return the layout of a view with one item along each axis of stride 0."""
+    axes = zip(view.shape, view.strides, strict=True)
+    shape = [1 if stride == 0 else extent for extent, stride in axes]
+    return Layout(shape, view.strides, itemsize=view.itemsize)
+
+
+def _check_sharing(view):
+    """Refuse items that share memory and cannot lie so on the device.
+
+    Raises
+    ------
+    BufferError
+        If a copy that they share, too, would not be aligned.
+    """
+    if not _are_aligned(view) and not _without_repeats(view).is_unique:
+        raise BufferError(
+            "its items share memory at addresses that are not aligned to the "
+            f"{_alignment(view)} bytes of {view.dtype_name}; pass a copy (x.copy())"
+        )
+
+
+def _alignment(view):
+    """Return the alignment of a view's dtype, bytes."""
+    return _dtype.dtype(
         view.dtype_name if _dtype.is_static(view.dtype_name) else view.dtype
     ).alignment
-    return view.ptr % alignment == 0
+
+
+def _are_aligned(view):
+    """Whether all items are, if the first one is."""
+    # A kernel may not read across the boundaries of its items; a copy is aligned anew.
+    alignment = _alignment(view)
+    return all(
+        stride % alignment == 0 or extent == 1
+        for extent, stride in zip(view.shape, view.strides, strict=True)
+    )
 
 
 def _warn(cost):
@@ -174,7 +269,7 @@ def viewed(value):
 
     Records, numbers and whatever else is no array stay as they are.
     """
-    if type(value) in HINTS:
+    if type(value) in _types.HINTS:
         inner = viewed(value.value)
         return value if inner is value.value else type(value)(inner)
     kind = _pack.kind_name(value)
@@ -189,13 +284,25 @@ def _is_record(value):
     )
 
 
-def wrapped(value):
-    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right."""
+def wrapped(formal, value):
+    """Return an argument for ``_Kernel.launch`` that needs no patch to arrive right.
+
+    Numbers come as what their formal type holds of them; a tuple of any class as a plain
+    one of its own items.
+
+    Raises
+    ------
+    OverflowError, TypeError
+        If a number does not fit its formal type.
+    """
     if _types.is_hint(value):
         return wrap_arg(value)
     kind = _pack.kind_name(value)
     if kind == "tuple":
-        return _types.rebuilt(value, [wrapped(item) for item in tuple.__iter__(value)])
+        items = tuple.__iter__(value)
+        return tuple(wrapped(*pair) for pair in zip(formal, items, strict=True))
+    if kind in ("int", "scalar"):
+        return _parameters.fitted(formal, value)
     return value if kind != "array" or _is_record(value) else wrap_arg(value)
 
 

@@ -45,6 +45,41 @@ _SCALARS = {
 }
 
 
+def _scalar(formal):
+    """Return (setter, bytes of each part) of a scalar's formal type, ("", 0) if none."""
+    if isinstance(formal, types.EnumMember):
+        return _scalar(formal.dtype)
+    if isinstance(formal, types.CPointer):
+        return "pointer", 8
+    if isinstance(formal, (types.NPDatetime, types.NPTimedelta)):
+        return "time", 8
+    if isinstance(formal, types.Integer):
+        return str(_plain(formal)), formal.bitwidth // 8
+    return _SCALARS.get(formal, ("", 0))
+
+
+class _Member:
+    """In place of an enum member, of which Numba's packing reads the value only."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def fitted(formal, value):
+    """Return a number as Numba's own packing reads it, as its formal type holds it.
+
+    Raises
+    ------
+    OverflowError, TypeError
+        If it does not fit, as where a plan packs it.
+    """
+    name, _ = _scalar(formal)
+    if not name:
+        return value
+    held = _scalars.fitted(name, value)
+    return _Member(held) if isinstance(formal, types.EnumMember) else held
+
+
 class Parameters:
     """The flattened parameters of a kernel, laid out with natural alignment."""
 
@@ -70,20 +105,9 @@ class Parameters:
         return self._add_scalar(formal)
 
     def _add_scalar(self, formal):
-        if isinstance(formal, types.EnumMember):
-            return self._add_scalar(formal.dtype)
-        if isinstance(formal, types.CPointer):
-            return self._place("pointer", 8, [8])
-        if isinstance(formal, (types.NPDatetime, types.NPTimedelta)):
-            return self._place("time", 8, [8])
-        if isinstance(formal, types.Integer):
-            width = formal.bitwidth // 8
-            return self._place(str(_plain(formal)), width, [width])
-        if formal in _SCALARS:
-            name, width = _SCALARS[formal]
-            parts = 2 if name.startswith("complex") else 1
-            return self._place(name, width, [width] * parts)
-        return False
+        name, width = _scalar(formal)
+        parts = 2 if name.startswith("complex") else 1
+        return bool(name) and self._place(name, width, [width] * parts)
 
     def _place(self, setter, alignment, sizes):
         offset = -(-self.size // alignment) * alignment

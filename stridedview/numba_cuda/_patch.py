@@ -13,14 +13,17 @@ import weakref
 from numba.cuda import args as numba_args
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
+from numba.cuda.core import sigutils
 from numba.cuda.errors import normalize_kernel_dimensions
 
 from stridedview import _configuration, _launch, _prepared, _torch_gate
 from stridedview._dynamo import Undisturbed
 from stridedview.numba_cuda import (
     _arrays,
+    _checks,
     _closures,
     _contexts,
+    _fallback,
     _forall,
     _hosts,
     _plans,
@@ -125,6 +128,16 @@ def _invalidating(name):
     return wrapper
 
 
+_numba_compile = CUDADispatcher.compile
+
+
+def compile_within_limits(self, sig):
+    """Compile for a signature; see Numba's. Too many bytes of parameters are refused."""
+    argtypes, _ = sigutils.normalize_signature(sig)
+    _checks.check_parameters(self, argtypes)
+    return _numba_compile(self, sig)
+
+
 def _parameters(*names):
     def probe(function):
         function = getattr(function, "__wrapped__", function)
@@ -172,6 +185,12 @@ def table():
             _invalidating("disable_compile"),
             _parameters("self", "val"),
         ),
+        (
+            CUDADispatcher,
+            "compile",
+            compile_within_limits,
+            _parameters("self", "sig"),
+        ),
         (NumbaConfiguration, "__call__", call_adopted, _parameters("self", "args")),
         (NumbaForAll, "__call__", _forall.call, _parameters("self", "args")),
         (numba_dispatcher, "wrap_arg", _hosts.wrap_arg, _parameters("value", "default")),
@@ -214,7 +233,7 @@ _torch_gate.hide_from_dynamo(
     configure,
     subscript,
     _forall.call,
-    _plans.core_stream,
+    _fallback.core_stream,
 )
 
 _MISSING = object()
@@ -261,7 +280,7 @@ def apply():
     )
     _configuration.install(
         configure=Undisturbed(make_configuration),
-        core_stream=_plans.core_stream,
+        core_stream=_fallback.core_stream,
         swap_args=_dispatcher.swap_current_launch_args,
         current_args=_dispatcher.get_current_launch_args,
     )

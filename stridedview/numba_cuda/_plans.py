@@ -1,8 +1,8 @@
 """What happens when no plan covers a launch: Numba is asked, and a plan is made.
 
-Owns the resolution of a call through Numba's own typing and overloads, the layout of the
-packed parameters for a compiled kernel, and the launch through Numba's own code of what
-no plan can take (host arrays, records, debug kernels, callbacks, extensions).
+Owns the resolution of a call through Numba's own typing and overloads, and the layout of
+the packed parameters for a compiled kernel. What no plan can take (host arrays, records,
+debug kernels, callbacks, extensions) goes on to ``_fallback``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import contextlib
 import warnings
 import weakref
 
-import numpy as np
-from cuda.core import Stream as CoreStream
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cext import _dispatcher
 from numba.cuda.cudadrv import devices
@@ -21,9 +19,7 @@ from numba.cuda.cudadrv import driver as numba_driver
 from stridedview import (
     _configuration,
     _driver,
-    _ingest,
     _launch,
-    _pack,
     _plan,
     _prepared,
     _stats,
@@ -33,19 +29,13 @@ from stridedview.numba_cuda import (
     _checks,
     _closures,
     _contexts,
+    _fallback,
     _hosts,
     _parameters,
     _routes,
-    _types,
 )
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-HOST = 1  # DLPack's kDLCPU
-DEBUG_NOT_CAPTURED = (
-    "a debug kernel copies its error code to the host and cannot be captured in a graph; "
-    "compile it without debug=True"
-)
-
 _strict = False
 # Dispatchers with plans that a strict check would have refused.
 _loose = weakref.WeakSet()
@@ -82,10 +72,15 @@ def miss(configuration, args, words, device):
     words : bytes or None
         The signature words; None if no plan can take these arguments.
     device : int
-        The device of the arrays, -1 if there are none on a device.
+        The device of the arrays, -1 if there are none on a device; of those outside hints
+        if there are no words.
     """
+    taken = args
+    if words is None:
+        with relaxed_capture():
+            taken = _taken(configuration.dispatcher, args)
+            device = _routes.device_of(configuration.dispatcher, taken)
     with _launching(args, device):
-        taken = args if words is not None else _taken(configuration.dispatcher, args)
         kernel, plan, obstacle = _resolve_and_plan(configuration, taken, words, device)
         if plan is None:
             _stats.note_fallback(obstacle)
@@ -93,7 +88,7 @@ def miss(configuration, args, words, device):
                 taken = _taken_as(configuration.dispatcher, args, words)
             for callback in configuration.pre_launch_callbacks:
                 callback(kernel, configuration)
-            through_numba(kernel, configuration, taken)
+            _fallback.launch(kernel, configuration, taken)
         else:
             _stats.note("misses")
         return plan
@@ -129,6 +124,8 @@ def plan(configuration, args, words, device):
     name = configuration.dispatcher.py_func.__name__
     with _launching(args, device):
         obstacle = _routes.obstacle(None, configuration, args, words)
+        if obstacle:
+            _check(configuration.dispatcher, args, words)
         found = None
         if not obstacle:
             _, found, obstacle = _resolve_and_plan(configuration, args, words, device)
@@ -186,7 +183,7 @@ def make_ready(configuration, plan):
     with relaxed_capture(), _contexts.on_device(plan.device):
         # After a reset of its context the function is gone, which the launch notices.
         if plan.context_id == _driver.current_context_id():
-            _contexts.make_ready(configuration, plan)
+            _contexts.make_ready(configuration, plan.kernel, plan.function_handle)
 
 
 def resolve(dispatcher, configuration, args, words):
@@ -211,6 +208,15 @@ def resolve(dispatcher, configuration, args, words):
     standing = _checks.checked(dispatcher, args, words, devices.get_context().device)
     options = {numba_dispatcher._LAUNCH_CONFIG_KW: configuration}
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
+
+
+def _check(dispatcher, args, words):
+    # Whoever is told to launch another way must be able to.
+    if dispatcher.specialized:
+        formals = next(iter(dispatcher.overloads.values())).argument_types
+        _checks.check_signature(dispatcher, formals, args, words, _strict)
+    else:
+        _checks.checked(dispatcher, args, words, devices.get_context().device)
 
 
 def refusal(configuration, kernel, args, words, device, found):
@@ -240,6 +246,8 @@ def refusal(configuration, kernel, args, words, device, found):
             _checks.checked(dispatcher, args, words, limits)
         if kernel is not None and words is not None:
             _check_values(configuration, kernel, args, words)
+        if words is None:
+            _routes.device_of(dispatcher, args)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
         return str(error)
     if limits is None:
@@ -344,94 +352,3 @@ def _laid_out(kernel, args, words):
     if 8 * len(parameters.slots) != len(words):
         return None  # a tuple that shows Numba other items than it has
     return parameters
-
-
-# -- Numba's own code ---------------------------------------------------------------------
-
-
-def view_of(value):
-    """Return a view of an array."""
-    return _ingest.from_any(value)
-
-
-def through_numba(kernel, configuration, args):
-    """Launch through ``_Kernel.launch`` on the right stream, behind the producers."""
-    views = list(_routes.views_in(args))
-    handle = launch_stream(configuration, views)
-    refusal = capture_refusal(kernel, args) if _stream.capturing(handle) else ""
-    if refusal:
-        raise RuntimeError(refusal)
-    _contexts.bind(kernel)
-    foreign = order_behind_producers(handle, views)
-    # Extensions are given the arguments as they are, and what they return is wrapped then.
-    given = args if kernel.extensions else tuple(map(_hosts.wrapped, args))
-    kernel.launch(
-        given,
-        configuration.griddim,
-        configuration.blockdim,
-        core_stream(handle),
-        configuration.sharedmem,
-    )
-    if foreign:
-        _stream.keep((args, views), handle, foreign)
-
-
-def capture_refusal(kernel, args):
-    """Return why a launch cannot become part of a graph, or "".
-
-    Parameters
-    ----------
-    kernel : _Kernel or None
-        None if it is not compiled yet.
-    args : iterable
-    """
-    if kernel is not None and kernel.debug:
-        return DEBUG_NOT_CAPTURED
-    found = (_argument_refusal(value) for value in args)
-    return next(filter(None, found), "")
-
-
-def _argument_refusal(value):
-    inner = value.value if _types.is_hint(value) else value
-    if isinstance(inner, np.void):
-        # Numba copies it to the device for the launch.
-        return (
-            "a record of the host cannot be copied while its stream captures a graph; "
-            "pass one on the device, or an array of one"
-        )
-    kind = _pack.kind_name(inner)
-    if kind == "tuple":
-        return capture_refusal(None, tuple.__iter__(inner))
-    if kind != "array":
-        return ""
-    view = _ingest.from_any(inner)
-    return _hosts.NOT_CAPTURED if view.device[0] == HOST and view.size else ""
-
-
-def launch_stream(configuration, views):
-    """Return the handle of the stream that a launch goes to; see ``_launch``."""
-    if configuration.named_stream is not None:
-        return configuration.named_stream
-    if _launch.follows_producers():
-        for view in views:
-            if _stream.leads(view):
-                return _stream.producer_streams(view)[0]
-    return _stream.default_stream()
-
-
-def order_behind_producers(handle, views):
-    """Order a stream behind every producer's; return those that differ."""
-    foreign = []
-    for view in views:
-        for behind in _stream.producer_streams(view):
-            if not _stream.same(behind, handle):
-                _stream.order(handle, behind)
-                foreign.append(behind)
-    return foreign
-
-
-def core_stream(stream):
-    """Return a cuda.core Stream of a stream as a user gives it, or of a handle."""
-    if isinstance(stream, CoreStream):
-        return stream
-    return CoreStream.from_handle(_stream.handle_of(stream))

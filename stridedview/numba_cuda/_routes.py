@@ -12,13 +12,20 @@ import warnings
 import weakref
 from typing import NamedTuple
 
-from stridedview import _driver, _ingest, _pack, _stream
+from stridedview import _driver, _ingest, _launch, _pack, _stream
 from stridedview.numba_cuda import _checks, _types
 
 POLICIES = ("allow", "warn", "error")
 HOST = 1  # DLPack's kDLCPU
+CUDA = 2  # kDLCUDA
 PAGE_LOCKED = 1  # CU_MEMORYTYPE_HOST
 STREAMS_PLANNED = 16  # WAITS of _pack.pxd
+
+# As the signature words' own refusal has it.
+_OTHER_DEVICE = (
+    "it is on device {} but argument {} is on device {}; a launch takes arrays of one "
+    "device"
+)
 
 _policy = "allow"
 _warned = weakref.WeakKeyDictionary()  # dispatcher -> {(argument index, route name)}
@@ -89,7 +96,8 @@ def route_of(value, *, reading=True):
     if _types.is_record(inner):
         return _RECORD
     if kind == "tuple":
-        routes = [route_of(item, reading=reading) for item in inner]
+        items = tuple.__iter__(inner)  # a subclass may iterate over others
+        routes = [route_of(item, reading=reading) for item in items]
         slow = [route for route in routes if route.why_slow]
         return slow[0] if slow else Route("tuple", "each item by its own route")
     if kind == "other":
@@ -135,11 +143,14 @@ def check_argument(dispatcher, index, value):
     Raises
     ------
     TypeError
-        Under ``slow="error"``, with the route and the faster way.
+        Under ``slow="error"``, with the route and the faster way; always, if no kernel
+        takes such an argument.
     """
     route = route_of(value)
     if not route.why_slow:
         return
+    if route is _OTHER and not dispatcher.extensions:
+        _types.passable_type_of(value)  # not slow but impossible, mostly
     text = f"it takes a slow route, {route.name}: {route.why_slow}; {route.faster}"
     if _policy == "error":
         raise TypeError(text)
@@ -181,11 +192,41 @@ def views_in(args):
         inner = value.value if _types.is_hint(value) else value
         kind = _pack.kind_name(inner)
         if kind == "tuple":
-            yield from views_in(inner)
+            # By its own items: a subclass may iterate over others.
+            yield from views_in(tuple.__iter__(inner))
         elif kind == "array":
             view = _ingest.from_any(inner)
             if view.device[0] != HOST:
                 yield view
+
+
+def device_of(dispatcher, args):
+    """Return the device of the arrays among the arguments, -1 if there is none on one.
+
+    As the signature words have it, and of arrays within hints too.
+
+    Raises
+    ------
+    ValueError
+        If they are on several devices, naming both.
+    TypeError, BufferError, ValueError
+        If one is an array that cannot be taken.
+    """
+    device, first = -1, 0
+    found = _checks.each_named(dispatcher, args, _devices_of)
+    for index, number in ((i, number) for i, each in enumerate(found) for number in each):
+        if device < 0:
+            device, first = number, index
+        elif number != device:
+            text = _OTHER_DEVICE.format(number, first + 1, device)
+            raise ValueError(f"{_launch.argument_name(dispatcher, index)}: {text}")
+    return device
+
+
+def _devices_of(value):
+    # Pinned and managed memory is every device's.
+    devices = (view.device for view in views_in((value,)))
+    return [number for kind, number in devices if kind == CUDA]
 
 
 def obstacle(kernel, configuration, args, words):

@@ -11,8 +11,8 @@ import functools
 import struct
 
 import numpy as np
-from numba.cuda import args as numba_args
 from numba.cuda import types
+from numba.cuda.args import ArgHint, In, InOut, Out
 from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.cudadrv.devicearray import DeviceRecord
 from numba.cuda.np import numpy_support
@@ -22,6 +22,7 @@ from stridedview import _dtype, _ingest, _pack, _signature
 
 # Bound before anything is patched: numba_cuda replaces the name in other modules.
 _typeof = numba_typeof.typeof
+HINTS = (In, Out, InOut)
 _ARGUMENT = numba_typeof.Purpose.argument
 
 
@@ -147,6 +148,33 @@ def stand_in_of_words(value, words):
     return Typed(types.uint64) if _signature.is_uint64(word) else value
 
 
+def passable_type_of(value):
+    """Return Numba's type of a launch argument that it can pass to a kernel.
+
+    Raises
+    ------
+    TypeError
+        If it can pass none of this type.
+    """
+    numba_type = type_of(value)
+    check_passable(numba_type)
+    return numba_type
+
+
+def check_passable(numba_type):
+    """Refuse a type that Numba compiles for but cannot pass.
+
+    Raises
+    ------
+    TypeError
+        Naming the type.
+    """
+    if not can_be_passed(numba_type):
+        raise TypeError(
+            f"a kernel cannot take {describe(numba_type)}; pass an array or a number"
+        )
+
+
 def type_of(value):
     """Return Numba's type of a launch argument, ours for arrays.
 
@@ -201,4 +229,27 @@ def describe(numba_type):
 
 def is_hint(value):
     """Whether a value is one of Numba's hints In, Out, InOut."""
-    return isinstance(value, numba_args.ArgHint)
+    return isinstance(value, ArgHint)
+
+
+def check_hint(value):
+    """Refuse a hint, also one in a tuple, that holds something else than one array.
+
+    Raises
+    ------
+    TypeError
+        Naming the hint and what it holds.
+    """
+    if _pack.kind_name(value) == "tuple":
+        for item in tuple.__iter__(value):
+            check_hint(item)
+    if type(value) not in HINTS or is_record(value.value):
+        return
+    kind = _pack.kind_name(value.value)
+    if kind == "array":
+        return
+    advice = {"tuple": "pass a tuple of hints", "other": "pass an array or a number"}
+    raise TypeError(
+        f"cuda.{type(value).__name__} takes an array, got "
+        f"{type(value.value).__qualname__}; {advice.get(kind, 'pass it as it is')}"
+    )
