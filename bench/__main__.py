@@ -76,8 +76,7 @@ def main(arguments=None):
     """Run the command line and return the exit status."""
     given = parser().parse_args(arguments)
     if given.command == "table":
-        print(_report.table(_report.read(given.file), full=given.full))
-        return 0
+        return print_table(given.file, full=given.full)
     module = topic(given.command)
     options = Options(
         quick=given.quick,
@@ -86,7 +85,7 @@ def main(arguments=None):
         standin=given.standin,
         rounds=given.rounds,
         floor=getattr(module, "FLOOR", ""),
-        progress=say if given.verbose else silent,
+        progress=say if given.verbose or getattr(module, "SLOW", False) else silent,
     )
     rows = module.run(options)
     settings = {"quick": given.quick, "rounds": options.count(), "standin": given.standin}
@@ -94,7 +93,33 @@ def main(arguments=None):
     if given.json:
         _report.write(given.json, content)
     print(_report.table(content))
+    if any("median" in row for row in rows):
+        return 0
+    say(why_nothing(rows, given))
+    return 1
+
+
+def print_table(path, *, full):
+    """Print a result's table; return the exit status."""
+    try:
+        content = _report.read(path)
+    except (OSError, ValueError) as error:
+        say(f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
+        return 1
+    print(_report.table(content, full=full))
     return 0
+
+
+def why_nothing(rows, given):
+    """Return one line about a run that measured nothing."""
+    if not rows:
+        return "nothing was measured: --only matches no row"
+    if given.standin:
+        return "nothing was measured; the list above says why"
+    return (
+        "nothing was measured; the list above says why. Where a CUDA device is missing, "
+        "--standin runs on the stand-in driver of the tests"
+    )
 
 
 if __name__ == "__main__":

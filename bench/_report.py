@@ -106,9 +106,16 @@ def write(path, content):
 
 def read(path):
     """Read a result; ValueError if it is not one of ours."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    name = Path(path).name
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{name} is not a result: it is no JSON ({error})") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ValueError(f"{Path(path).name} is not a result of schema {SCHEMA}")
+        raise ValueError(
+            f"{name} is not a result of schema {SCHEMA}, which `python -m bench TOPIC "
+            "--json FILE` writes; bench/README.md says which files are"
+        )
     return content
 
 

@@ -23,6 +23,7 @@ from bench._harness import Options, UnavailableError, add_ratios, patch, reason,
 from bench._kernels import NUMBERS
 
 FLOOR = "raw"
+SLOW = True  # half a minute a row: progress is told without being asked for
 CASES = (
     "raw",
     "raw call",

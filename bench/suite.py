@@ -6,9 +6,11 @@ copied to an empty folder first: run in place, pytest would import numba-cuda a
 second time under another name.
 """
 
+import importlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 from bench._harness import UnavailableError, add_ratios, reason, unavailable
 
 FLOOR = "numba-cuda"  # "before" is what "after" is divided by
+SLOW = True  # nothing is printed before each of two runs is done: progress is told
 SUITE = "numba.cuda.tests.benchmarks.test_kernel_launch"
 ROOT = Path(__file__).parent.parent
 BEFORE, AFTER = "numba-cuda", "stridedview"
@@ -68,9 +71,11 @@ def run_child(folder, *, enable, options):
     shutil.copy(suite_file(), folder)
     Path(folder, "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     Path(folder, "conftest.py").write_text(CONFTEST)
-    environment = {
-        key: value for key, value in os.environ.items() if key != "STRIDEDVIEW_ENABLE"
-    }
+    environment = dict(os.environ)
+    if options.standin:
+        environment = importlib.import_module("tests.standin").environment()
+    environment.pop("STRIDEDVIEW_ENABLE", None)
+    environment["COLUMNS"] = "250"  # pytest cuts a failure's reason at the edge
     if enable:
         environment["STRIDEDVIEW_ENABLE"] = "1"
     home = str(package_folder())
@@ -86,10 +91,19 @@ def run_child(folder, *, enable, options):
     )
     out = Path(folder, "out.json")
     if not out.exists():
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RuntimeError(f"the suite wrote no result: {said}")
+        raise RuntimeError(
+            f"the suite wrote no result: {problem(done.stdout + done.stderr)}"
+        )
     enabled = json.loads(Path(folder, "enabled.json").read_text())
     return json.loads(out.read_text())["benchmarks"], enabled
+
+
+def problem(said):
+    """Return why pytest measured nothing, from what it printed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # The last line printed is often pytest-benchmark's own.
+    failures = re.findall(r"^(?:FAILED|ERROR) .*? - (.+)$", said, re.MULTILINE)
+    return (failures or lines[-1:] or ["it printed nothing"])[0]
 
 
 def rows_of(benchmarks, contender):
@@ -114,6 +128,10 @@ def rows_of(benchmarks, contender):
 
 def measure_one(contender, *, enable, options):
     """Return the rows of one run of the suite."""
+    if importlib.util.find_spec("pytest_benchmark") is None:
+        raise UnavailableError(
+            "pytest-benchmark is not installed; pip install -e '.[bench]'"
+        )
     with tempfile.TemporaryDirectory() as folder:
         benchmarks, enabled = run_child(folder, enable=enable, options=options)
     if enable and not enabled:

@@ -17,6 +17,7 @@ _HOMES = {
     "DType": "_dtype",
     "DriverError": "_driver",
     "Explanation": "_explain",
+    "LaunchError": "_errors",
     "Layout": "_layout",
     "OutOfMemoryError": "_sharing",
     "PreparedLaunch": "_prepared",
@@ -58,4 +59,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*own, *_HOMES})

@@ -2,6 +2,7 @@ from stridedview._autograd import mark_written as mark_written
 from stridedview._driver import DriverError as DriverError
 from stridedview._dtype import DType as DType
 from stridedview._dtype import dtype as dtype
+from stridedview._errors import LaunchError as LaunchError
 from stridedview._explain import Explanation as Explanation
 from stridedview._explain import explain as explain
 from stridedview._ingest import from_any as from_any
@@ -36,6 +37,7 @@ __all__ = [
     "DType",
     "DriverError",
     "Explanation",
+    "LaunchError",
     "Layout",
     "OutOfMemoryError",
     "PreparedLaunch",

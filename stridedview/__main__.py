@@ -34,9 +34,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stridedview", description=stridedview.__doc__.splitlines()[0]
     )
+    version = f"stridedview {stridedview.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser(
-        "status", help="versions, routes, and whether Numba is patched"
+        "status", help="versions, driver, routes, and whether Numba is patched"
     )
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument(
@@ -51,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a script with stridedview enabled")
     run.add_argument("script", help="path of a Python script")
     # Everything after the script is the script's, options of the same name included.
-    run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest = run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest.required = False  # or the error for a missing script names these too
     return parser
 
 

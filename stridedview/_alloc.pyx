@@ -1,9 +1,10 @@
 """Allocation of device memory as StridedViews.
 
 Owns where memory comes from: cuda.core's memory resource of a device, or that device's
-default pool directly (a _block) while that is what the resource would ask; or the
-allocator of another framework, through its C exchange API. The public functions that
-fill and copy are in memory.py.
+default pool directly (a _block) while that is what the resource would ask; the
+allocator of another framework, through its C exchange API; and page-locked, managed and
+plain host memory beside arrays of these kinds. The public functions that fill and copy
+are in memory.py.
 """
 
 from cpython.object cimport PyObject
@@ -17,8 +18,10 @@ from stridedview._dlpack cimport (
     DLManagedTensorVersioned,
     DLPackExchangeAPI,
     DLTensor,
+    kDLCPU,
     kDLCUDA,
     kDLCUDAHost,
+    kDLCUDAManaged,
 )
 from stridedview._driver cimport (
     CUDA_ERROR_OUT_OF_MEMORY,
@@ -29,18 +32,31 @@ from stridedview._driver cimport (
     driver_ready,
     require_driver,
 )
-from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, find_dtype
+from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_lanes, find_dtype
 from stridedview._exchange cimport find_exchange
 from stridedview._export cimport view_of_managed
-from stridedview._geometry cimport MAX_NDIM, fill_f_strides, parse_extents
+from stridedview._geometry cimport MAX_NDIM, add_overflows, fill_f_strides, parse_extents
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport Layout, intern_layout
 from stridedview._stream cimport STREAM_PER_THREAD, stream_handle
-from stridedview._view cimport FAMILY_NONE, FAMILY_OWN, NO_STREAM, StridedView, make_view
+from stridedview._view cimport (
+    FAMILY_NONE, FAMILY_OWN, NO_STREAM, StridedView, make_view, place_name,
+)
 
+import operator
+import re
 import sys
 
+import numpy as np
+
 from stridedview._stream import is_named
+
+# How allocators say that there is no room, in lower case.
+cdef object _SHORTAGE = re.compile(
+    "out of (device )?memory|out_of_memory|bad_alloc|(can't|cannot|could not|failed to) allocate")
+
+cdef enum:
+    PART = 256      # bytes: the alignment of an array that shares its memory with others
 
 cdef extern from *:
     """
@@ -67,6 +83,12 @@ cdef extern from *:
         char* message
     void complain "sv_complain"(
         void* context, const char* kind, const char* message) noexcept
+
+cdef extern from *:
+    """
+    static int sv_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
+    """
+    int _raise_pending "sv_raise_pending"() except -1
 
 
 class OutOfMemoryError(MemoryError):
@@ -107,22 +129,49 @@ cdef Layout layout_of(object shape, int dtype_id, str order):
     return intern_layout(ndim, extents, strides, 1, itemsize)
 
 
-cdef int _device_id(object device) except -2:
-    """Return a device's number, or -1 for the current one."""
-    if device is None:
+cdef int device_number(object device) except -2:
+    """Return a device's number, or -1 for the current one; ValueError if there is none."""
+    cdef int count = 0
+    number = None if device is None else _number_of(device)
+    if number is None:
         return -1
-    if isinstance(device, int):
-        return device
+    require_driver()
+    if driver.cuDeviceGetCount(&count) != CUDA_SUCCESS:
+        from cuda.bindings import driver as bindings
+        bindings.cuInit(0)
+        check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount")
+    if not 0 <= number < count:
+        raise ValueError(
+            f"device {device!r}: no such device, as this process sees {count}, numbered "
+            "from 0; leave device out for the current one")
+    return number
+
+
+cdef object _number_of(object device):
+    # What a device says its number is; None for the current one.
     if isinstance(device, tuple) and len(device) == 2 and device[0] == kDLCUDA:
-        return device[1]
-    if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
-        return int(device[5:]) if len(device) > 4 else -1
-    if getattr(device, "type", None) == "cuda":             # torch.device
-        return -1 if device.index is None else device.index
-    number = getattr(device, "device_id", getattr(device, "id", None))
-    if isinstance(number, int):                             # cuda.core's, CuPy's, Numba's
-        return number
-    raise TypeError(f"device must be a number, 'cuda:N' or a device object, got {device!r}")
+        device = device[1]
+    elif isinstance(device, str) and device.partition(":")[0] == "cuda":
+        return None if device == "cuda" else _number_in(device)
+    elif getattr(device, "type", None) == "cuda":           # torch.device
+        return device.index
+    else:                                                   # cuda.core's, CuPy's, Numba's
+        device = getattr(device, "device_id", getattr(device, "id", device))
+    try:
+        if isinstance(device, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(device)
+    except TypeError:
+        raise TypeError(
+            "device must be a number, 'cuda:N' or a CUDA device object, got "
+            f"{device!r}") from None
+
+
+cdef object _number_in(str device):
+    digits = device.partition(":")[2]
+    if not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"device must be 'cuda' or 'cuda:N' with N from 0, got {device!r}")
+    return int(digits)
 
 
 # ---- from cuda.core ------------------------------------------------------------------
@@ -304,7 +353,7 @@ cdef StridedView allocate(Layout layout, int dtype_id, object device, object str
 
 cdef StridedView _allocate_here(Layout layout, int dtype_id, object device, object stream):
     # The device is current after it.
-    cdef _Home home = _home(-1 if device is None else _device_id(device))
+    cdef _Home home = _home(device_number(device))
     cdef bint named = stream is not None and is_named(stream)
     cdef void* handle = stream_handle(stream) if named else home.handle
     cdef uintptr_t ptr = 0
@@ -330,12 +379,16 @@ cdef StridedView _allocate_here(Layout layout, int dtype_id, object device, obje
 # ---- from another framework ----------------------------------------------------------
 
 
-cdef StridedView _allocate_like(object like, Layout layout, int dtype_id):
+cdef StridedView _allocate_like(
+        object like, Layout layout, int dtype_id, object device, object stream):
     # The exchange API's allocator knows no strides, so memory is asked for flat.
     cdef DLPackExchangeAPI* api = find_exchange(type(like))
     cdef StridedView model = as_view(like), flat
-    if isinstance(like, StridedView):
-        return allocate(layout, dtype_id, (kDLCUDA, model.device_id), model.stream)
+    _check_beside(device, model)
+    if _has_no_framework(like):
+        return _allocate_in(
+            model.device_type, model.device_id, layout, dtype_id,
+            model.stream if stream is None else stream)
     if api != NULL and api.managed_tensor_allocator != NULL:
         flat = _allocate_exchange(api, model, layout, dtype_id)
     elif type(like).__module__.partition(".")[0] == "cupy":
@@ -345,10 +398,46 @@ cdef StridedView _allocate_like(object like, Layout layout, int dtype_id):
     else:
         raise TypeError(
             f"like={type(like).__module__}.{type(like).__qualname__}: its framework offers "
-            "no allocator (type.__dlpack_c_exchange_api__)")
+            "no allocator (type.__dlpack_c_exchange_api__); pass "
+            "like=stridedview.from_any(array) for memory of its kind on its device")
     return make_view(
         flat.data, layout, dtype_id, flat.device_type, flat.device_id, False, flat.owner,
         model.family, flat.stream_handle)
+
+
+cdef int _check_beside(object device, StridedView model) except -1:
+    # Both may be given, but then they have to agree.
+    cdef int number
+    if device is None:
+        return 0
+    number = device_number(device)
+    if model.device_type in (kDLCPU, kDLCUDAHost):
+        raise ValueError(
+            f"device={device!r}, but the array in like= is in host memory; leave one out")
+    if number not in (-1, model.device_id):
+        raise ValueError(
+            f"device={device!r}, but the array in like= is on {place_name(model)}; "
+            "leave one out")
+    return 0
+
+
+cdef bint _has_no_framework(object like) except -1:
+    # NumPy's arrays, views, and cuda.core's descriptions of memory: they say where and of
+    # what kind. cuda.core's type has an exchange API, whose allocator always refuses.
+    return isinstance(like, (StridedView, np.ndarray)) or any(
+        cls.__module__.partition(".")[0] == "cuda" for cls in type(like).__mro__)
+
+
+cdef StridedView _allocate_in(
+        int device_type, int device, Layout layout, int dtype_id, object stream):
+    # In a kind of memory, as DLPack names it.
+    if device_type == kDLCPU:
+        return _host_memory(layout, dtype_id)
+    if device_type == kDLCUDAHost:
+        return _page_locked(layout, dtype_id)
+    if device_type == kDLCUDAManaged:
+        return _managed_memory(layout, dtype_id, device)
+    return allocate(layout, dtype_id, (kDLCUDA, device), stream)
 
 
 cdef StridedView _allocate_exchange(
@@ -365,7 +454,7 @@ cdef StridedView _allocate_exchange(
     prototype.ndim = 1
     prototype.dtype.code = dtype_facts[dtype_id].code
     prototype.dtype.bits = dtype_facts[dtype_id].bits
-    prototype.dtype.lanes = 1
+    prototype.dtype.lanes = dtype_lanes(dtype_id)
     if prototype.dtype.bits == 0:           # a structured dtype: as bytes
         prototype.dtype.code, prototype.dtype.bits, count = 1, 8, layout.nbytes
     prototype.shape, prototype.strides = &count, &step
@@ -380,17 +469,104 @@ cdef StridedView _allocate_exchange(
 
 
 cdef object _refused(Complaint* complaint, Layout layout, StridedView model):
+    cause = _pending_error()
     text = complaint.message.decode(errors="replace") if complaint.message != NULL else ""
     free(complaint.kind)
     free(complaint.message)
-    # torch calls every error a MemoryError and adds a C++ backtrace: keep the first line.
-    reason = text.partition("\n")[0]
-    if "memory" in reason or not reason:
-        return OutOfMemoryError(
-            f"out of memory on {model.device}: {layout.nbytes} bytes asked for "
-            f"{layout.shape} from {type(model.owner).__module__}'s allocator: {reason}",
-            layout.nbytes)
-    return BufferError(f"the allocator of like= refused {layout.shape}: {reason}")
+    # torch calls every error a MemoryError and adds pages: what tells is in its first line.
+    reason = (text.partition("\n")[0] or str(cause or "it gives no reason")).strip()
+    where = place_name(model)
+    whose = f"{type(model.owner).__module__.partition('.')[0]}'s allocator"
+    if isinstance(cause, MemoryError) or _SHORTAGE.search(reason.lower()):
+        error = OutOfMemoryError(
+            f"out of memory on {where}: {layout.nbytes} bytes asked for {layout.shape} "
+            f"from {whose}: {reason}", layout.nbytes)
+    else:
+        error = BufferError(
+            f"like=: {whose} gives no memory on {where} for {layout.shape}: "
+            f"{reason.partition('. ')[0]}; leave like out to take cuda.core's")
+    error.__cause__ = cause
+    return error
+
+
+cdef object _pending_error():
+    # An allocator may leave a Python error set beside its complaint, or in place of one.
+    try:
+        _raise_pending()
+    except Exception as error:
+        return error
+    return None
+
+
+# ---- of other kinds ------------------------------------------------------------------
+
+
+cdef StridedView _host_memory(Layout layout, int dtype_id):
+    cdef uintptr_t address
+    try:
+        owner = np.empty(layout.nbytes + PART, np.uint8)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"out of host memory: {layout.nbytes} bytes asked for", layout.nbytes) from error
+    address = (<uintptr_t>owner.ctypes.data + PART - 1) & ~<uintptr_t>(PART - 1)
+    return make_view(
+        <void*>address, layout, dtype_id, kDLCPU, 0, False, owner, FAMILY_NONE, NO_STREAM)
+
+
+cdef StridedView _page_locked(Layout layout, int dtype_id):
+    cdef uintptr_t ptr = 0
+    cdef Loan loan = None
+    cdef _Home home = _home(-1)
+    if layout.nbytes:
+        from cuda.core import LegacyPinnedMemoryResource
+        try:
+            loan = take_loan(LegacyPinnedMemoryResource(), layout.nbytes, {}, None)
+        except Exception as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+            raise OutOfMemoryError(
+                f"out of page-locked memory: {layout.nbytes} bytes asked for",
+                layout.nbytes) from error
+        ptr = int(loan.buffer.handle)
+    return make_view(
+        <void*>ptr, layout, dtype_id, kDLCUDAHost, home.number, False, loan,
+        FAMILY_NONE, NO_STREAM)
+
+
+cdef object _managed_resource = None
+
+
+cdef object _resource_of_managed():
+    # cuda.core's own needs memory pools of CUDA 13; this is what every device has.
+    global _managed_resource
+    if _managed_resource is None:
+        from stridedview._managed_resource import ManagedResource
+        _managed_resource = ManagedResource()
+    return _managed_resource
+
+
+cdef StridedView _managed_memory(Layout layout, int dtype_id, int device):
+    cdef uintptr_t ptr = 0
+    cdef Loan loan = None
+    cdef void* before = NULL
+    require_driver()
+    driver.cuCtxGetCurrent(&before)
+    if before is not NULL:
+        check(driver.cuCtxPushCurrent(before), "cuCtxPushCurrent")
+    try:
+        _home(device)
+        if layout.nbytes:
+            try:
+                loan = take_loan(_resource_of_managed(), layout.nbytes, {}, None)
+            except MemoryError as error:
+                raise _out_of_memory(device, layout, dtype_id) from error
+            ptr = int(loan.buffer.handle)
+    finally:
+        if before is not NULL:
+            driver.cuCtxPopCurrent(&before)
+    return make_view(
+        <void*>ptr, layout, dtype_id, kDLCUDAManaged, device, False, loan, FAMILY_NONE,
+        NO_STREAM)
 
 
 # ---- the functions -------------------------------------------------------------------
@@ -411,7 +587,10 @@ def empty(shape, dtype="float64", *, str order="C", device=None, stream=None, li
         stream if absent.
     like : array, optional
         Take the memory from this array's framework (torch's caching allocator for a
-        tensor), on its device; ``device`` and ``stream`` do not apply then.
+        tensor), on its device; a stream does not apply to that. Of a view, a NumPy array
+        or cuda.core's memory views, which have no framework: memory of the same kind
+        (device, page-locked, managed or plain host), ordered by a device view's stream if
+        none is named.
 
     Returns
     -------
@@ -421,18 +600,26 @@ def empty(shape, dtype="float64", *, str order="C", device=None, stream=None, li
     ------
     OutOfMemoryError
         Saying how much was asked for.
+    OverflowError
+        If the number of bytes does not fit 64 bits.
+    BufferError
+        If the allocator of ``like`` refuses for another reason.
     TypeError, ValueError
-        For a dtype a device has not, a wrong shape or order.
+        For a dtype a device has not, a wrong shape or order, a device that is none or not
+        there, or one that ``like`` is not on.
     """
     cdef DType entry = find_dtype(dtype)
     cdef Layout layout = layout_of(shape, entry.id, order)
     if like is not None:
-        return _allocate_like(like, layout, entry.id)
+        return _allocate_like(like, layout, entry.id, device, stream)
     return allocate(layout, entry.id, device, stream)
 
 
 def empty_like(array, dtype=None, *, str order="K", device=None, stream=None, like=None):
     """Return a new view with the shape of an array, without its gaps.
+
+    It is in device memory also if the array is on the host; with ``like=array`` it is in
+    memory of the array's kind.
 
     Parameters
     ----------
@@ -443,6 +630,13 @@ def empty_like(array, dtype=None, *, str order="K", device=None, stream=None, li
     order : {'C', 'F', 'A', 'K'}
         K keeps the order of the array's axes in memory.
     device, stream, like
+        As for :func:`empty`; without any, the device of the array.
+
+    Raises
+    ------
+    BufferError, TypeError, ValueError
+        If ``array`` is none that ``from_any`` takes, and as for :func:`empty`.
+    OutOfMemoryError, OverflowError
         As for :func:`empty`.
     """
     cdef StridedView model = as_view(array)
@@ -456,8 +650,8 @@ def empty_like(array, dtype=None, *, str order="K", device=None, stream=None, li
             layout = Layout(layout.shape, steps, itemsize=itemsize)
     layout = compact(layout, order)
     if like is not None:
-        return _allocate_like(like, layout, dtype_id)
-    if device is None and model.device_type == kDLCUDA:
+        return _allocate_like(like, layout, dtype_id, device, stream)
+    if device is None and model.device_type in (kDLCUDA, kDLCUDAManaged):
         device = model.device_id
     return allocate(layout, dtype_id, device, stream)
 
@@ -471,27 +665,46 @@ def empty_many(specs, *, device=None, stream=None, like=None):
     device, stream, like
         As for :func:`empty`.
 
+    Raises
+    ------
+    OutOfMemoryError
+        Saying how much was asked for.
+    OverflowError
+        If the number of bytes of all arrays does not fit 64 bits.
+    TypeError
+        If an item of ``specs`` is no pair.
+    BufferError, TypeError, ValueError
+        As for :func:`empty`.
+
     Notes
     -----
     The memory goes back when the last of the views has gone.
     """
-    cdef int64_t total = 0
+    cdef int64_t total = 0, padded
     cdef StridedView slab
     cdef Layout layout
     cdef DType entry
     parts = []
-    for shape, dtype in specs:
+    for number, spec in enumerate(specs):
+        try:
+            shape, dtype = spec
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"specs[{number}]: expected a pair (shape, dtype), got {spec!r}") from None
         entry = find_dtype(dtype)
         layout = layout_of(shape, entry.id, "C")
         parts.append((total, layout, entry.id))
-        total += (layout.nbytes + 255) & ~255
+        if add_overflows(layout.nbytes, PART - 1, &padded) or add_overflows(
+                total, padded & ~<int64_t>(PART - 1), &total):
+            raise OverflowError("the number of bytes of all arrays does not fit 64 bits")
     slab = empty(total, "uint8", device=device, stream=stream, like=like)
     views = []
     for offset, part, dtype_id in parts:
         view = make_view(
             <char*>slab.data + <int64_t>offset, <Layout>part, dtype_id, slab.device_type,
             slab.device_id, False, slab.owner, slab.family, slab.stream_handle)
-        (<StridedView>view).extra = slab.extra
+        # Each its own: what is noted there of one part is not so of another.
+        (<StridedView>view).extra = None if slab.extra is None else dict(slab.extra)
         views.append(view)
     return views
 
@@ -499,29 +712,45 @@ def empty_many(specs, *, device=None, stream=None, like=None):
 def pinned(shape, dtype="float64", *, str order="C"):
     """Return a new view of page-locked host memory, which kernels can use in place.
 
-    ``numpy.asarray`` of it is an array of the same memory.
+    ``numpy.asarray`` of it is an array of the same memory. It is every device's and no
+    stream orders it, so there is no ``device`` and no ``stream``.
 
     Raises
     ------
     OutOfMemoryError
         Saying how much was asked for.
+    OverflowError
+        If the number of bytes does not fit 64 bits.
+    TypeError, ValueError
+        For a dtype a device has not, a wrong shape or order.
     """
     cdef DType entry = find_dtype(dtype)
-    cdef Layout layout = layout_of(shape, entry.id, order)
-    cdef uintptr_t ptr = 0
-    cdef Loan loan = None
-    cdef _Home home = _home(-1)
-    if layout.nbytes:
-        from cuda.core import LegacyPinnedMemoryResource
-        try:
-            loan = take_loan(LegacyPinnedMemoryResource(), layout.nbytes, {}, None)
-        except Exception as error:
-            if "OUT_OF_MEMORY" not in str(error):
-                raise
-            raise OutOfMemoryError(
-                f"out of page-locked memory: {layout.nbytes} bytes asked for",
-                layout.nbytes) from error
-        ptr = int(loan.buffer.handle)
-    return make_view(
-        <void*>ptr, layout, entry.id, kDLCUDAHost, home.number, False, loan,
-        FAMILY_NONE, NO_STREAM)
+    return _page_locked(layout_of(shape, entry.id, order), entry.id)
+
+
+def empty_in(device, StridedView model not None):
+    """Return a new view like another, in the kind of memory and on the device of a pair.
+
+    Raises
+    ------
+    OutOfMemoryError
+        Saying how much was asked for.
+    ValueError
+        If there is no such device.
+    """
+    number = device_number((kDLCUDA, device[1])) if device[0] == kDLCUDAManaged else device[1]
+    return _allocate_in(
+        device[0], number, compact(model.layout, "K"), model.dtype_id, None)
+
+
+def device_id(device):
+    """Return the number of an existing device, or -1 for the current one.
+
+    Raises
+    ------
+    TypeError
+        If it is no CUDA device.
+    ValueError
+        If there is none of that number.
+    """
+    return device_number(device)

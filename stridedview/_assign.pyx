@@ -14,13 +14,16 @@ from stridedview._layout cimport Layout, broadcast_layout, reshape_layout, slice
 from stridedview._stream cimport is_capturing
 from stridedview._transfer cimport (
     as_source,
+    check_unique,
     check_writable,
     copy_into,
     keep_sides,
+    last_of_repeated,
     on_host_side,
     on_scratch,
     order_after_producer,
     plan_copy,
+    repeats_itself,
     synchronize,
     upload,
     work_stream,
@@ -59,10 +62,27 @@ cdef int assign(StridedView target, object value, object stream) except -1:
     wide = _broadcast(source, target)
     if target.layout.size == 0:
         return 0
+    if repeats_itself(target.layout):
+        return _assign_last(target, source, wide, stream)
+    if not on_host_side(target):
+        check_unique(target)
     if not on_host_side(target) and on_host_side(source) \
             and source.layout.size < target.layout.size:
         return _assign_repeated(target, source, stream)
     return copy_into(target, wide, stream)
+
+
+cdef int _assign_last(
+        StridedView target, StridedView source, StridedView wide, object stream) except -1:
+    # Many items in one place: the last one stays, as when NumPy assigns.
+    cdef tuple key = last_of_repeated(target)
+    cdef int lead = target.layout.ndim - source.layout.ndim
+    if lead < 0:
+        return assign(target[key], wide[key], stream)
+    # What the source repeats need not be sent more than once.
+    part = tuple([slice(None) if source.layout.shape[i] == 1 else key[lead + i]
+                  for i in range(source.layout.ndim)])
+    return assign(target[key], source[part] if part else source, stream)
 
 
 cdef int _assign_repeated(StridedView target, StridedView source, object stream) except -1:
@@ -143,7 +163,10 @@ def setitem(StridedView self not None, key, value, stream=0):
     Raises
     ------
     ValueError
-        If the view is read-only or the shapes do not agree.
+        If the view is read-only, the shapes do not agree, or items of the view on a device
+        overlap in another way than by a stride of 0, of which the last one stays.
+    TypeError
+        If the value is masked or cannot be converted.
     IndexError
         If ``key`` is no basic index.
     """
@@ -157,13 +180,25 @@ def setitem(StridedView self not None, key, value, stream=0):
     assign(target, value, stream)
 
 
-def getitem(StridedView self not None, key, stream=0):
-    """Return ``self[key]``, read on this stream."""
-    return (self.bind(stream) if stream else self)[key]
+def getitem(StridedView self not None, item, stream=0):
+    """Return ``self[item]``, read on this stream.
+
+    Raises
+    ------
+    IndexError
+        If ``item`` is no basic index.
+    """
+    return (self.bind(stream) if stream else self)[item]
 
 
 def fill(StridedView self not None, value, stream=0):
-    """Write one value to every item."""
+    """Write one value to every item.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for an assignment to ``self[...]``.
+    """
     assign(self, value, stream)
 
 

@@ -9,6 +9,7 @@ cdef class DispatcherState:
     cdef readonly object dispatcher         # to tell a state that another's __dict__ copied
     cdef readonly dict plans                # key -> Plan
     cdef readonly dict configurations       # (type-exact key) -> LaunchConfiguration
+    cdef readonly dict on_streams           # the same, of those with a stream object
     cdef readonly dict prepared             # forall: signature -> specialized kernel, block
     cdef tuple last                         # (arguments, configuration) asked for last
     cdef readonly uint64_t generation

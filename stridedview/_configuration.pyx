@@ -33,6 +33,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     CONFIGURATIONS_KEPT = 4096  # per dispatcher
+    ON_STREAMS_KEPT = 128       # of them with a stream object, which each keeps alive
     RECENT = 64
 
 # States found by their dispatcher's address, sooner than in its __dict__. Borrowed: a state
@@ -79,6 +80,7 @@ cdef class DispatcherState:
         self.dispatcher = dispatcher
         self.plans = {}
         self.configurations = {}
+        self.on_streams = {}
         self.prepared = {}
         self.generation = 1
         _states.add(self)
@@ -290,6 +292,26 @@ def dispatcher_state(dispatcher):
     return state_of(dispatcher)
 
 
+def check_configuration(value):
+    """Refuse what is no launch configuration of ours.
+
+    Raises
+    ------
+    TypeError
+        With what it is, and how to get one.
+    """
+    if isinstance(value, LaunchConfiguration):
+        return
+    if hasattr(value, "ntasks"):
+        advice = "forall() chooses its blocks itself; write them out, kernel[blocks, threads]"
+    elif hasattr(value, "py_func"):
+        advice = "name the grid and the block"
+    else:
+        advice = "stridedview.enable() must come before kernel[grid, block]"
+    raise TypeError(
+        f"expected kernel[grid, block], got {type(value).__qualname__}; {advice}")
+
+
 def getitem(self, args):
     """Return the launch configuration ``kernel[args]``; stands for Numba's ``__getitem__``."""
     return _subscript(self, args)
@@ -353,6 +375,8 @@ cpdef object configured(object dispatcher, tuple args):
     bounded: the oldest configurations are forgotten first.
     """
     cdef DispatcherState state = state_of(dispatcher)
+    cdef dict table
+    cdef Py_ssize_t kept
     # One object, read once: comparing streams can run Python code, and other threads.
     cdef tuple last = state.last
     if last is not None and _is_same(<tuple>last[0], args):
@@ -360,12 +384,15 @@ cpdef object configured(object dispatcher, tuple args):
     key = _typed_key(args)
     if key is None:
         return _configure_hook(dispatcher, args)        # which refuses what is nested
-    configuration = state.configurations.get(key)
+    table, kept = state.configurations, CONFIGURATIONS_KEPT
+    if len(args) > 2 and args[2] is not None and not isinstance(args[2], int):
+        table, kept = state.on_streams, ON_STREAMS_KEPT
+    configuration = table.get(key)
     if configuration is None:
         configuration = _configure_hook(dispatcher, args)
-        if len(state.configurations) >= CONFIGURATIONS_KEPT:
-            state.configurations.pop(next(iter(state.configurations), None), None)
-        configuration = state.configurations.setdefault(key, configuration)
+        if len(table) >= kept:
+            table.pop(next(iter(table), None), None)
+        configuration = table.setdefault(key, configuration)
     if _is_plain(args):
         state.last = (args, configuration)
     return configuration

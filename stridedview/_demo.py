@@ -22,7 +22,7 @@ import torch
 from numba import cuda, float32
 
 import stridedview
-from stridedview import _status
+from stridedview import _status, _switch
 
 THREADS = 64  # a power of two: the reductions halve it
 BURST = 150  # launches that surely fit the driver's queue, so that none has to wait
@@ -130,14 +130,14 @@ def _print_costs() -> None:
     with stridedview.enabled():
         ours = _microseconds(launch)
     # Also where stridedview is enabled for the whole process.
-    was_enabled = stridedview.is_enabled()
+    options = _switch.options()
     stridedview.disable()
     try:
         unpatched = _microseconds(launch)
         raw = _microseconds(_raw_launch(x, out))
     finally:
-        if was_enabled:
-            stridedview.enable()
+        if options is not None:
+            stridedview.enable(**options)
     print(f"Host cost of a launch, median of {BURSTS} bursts of {BURST}, 2 torch tensors:")
     rows = (
         ("raw cuLaunchKernel (through ctypes)", raw),

@@ -23,7 +23,7 @@ from stridedview._layout cimport MAX_NDIM, WORDS_BEFORE_SHAPE, Layout, intern_la
 from stridedview._view cimport StridedView
 
 from stridedview._kernels import ROOM as _ROOM
-from stridedview._kernels import kernel_handle
+from stridedview._kernels import CompilerMissingError, kernel_handle
 
 cdef enum:
     OUTER_ROOM = 8              # as in _kernels.SOURCE
@@ -180,11 +180,9 @@ cdef int _queue_kernel(CopyPlan* plan, int device, void* stream) except -1:
         return _queue_peeled(plan, device, stream)
     try:
         return _queue_launch(plan, width, device, stream)
-    except (ImportError, OSError, RuntimeError) as error:
+    except CompilerMissingError as error:
         # Without NVRTC (or with one too old for the chip) there is still the driver's own
-        # copy, row by row. `compiler_missing` tells; a failed launch is raised.
-        if hasattr(error, "code"):
-            raise
+        # copy, row by row; `status` tells. Whatever else fails is raised: it may pass.
         _without_compiler[device] = str(error)
     return _queue_rows(&whole, stream)
 

@@ -31,6 +31,7 @@ cdef enum:
     kDLFloat8_e5m2 = 12
     kDLFloat8_e5m2fnuz = 13
     kDLFloat8_e8m0fnu = 14
+    kDLFloat4_e2m1fn = 17
 
     # Flags of a versioned managed tensor.
     DLPACK_FLAG_BITMASK_READ_ONLY = 1

@@ -6,7 +6,6 @@ from libc.stdint cimport uint64_t
 
 cdef enum:
     CUDA_SUCCESS = 0
-    CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NOT_INITIALIZED = 3
     CUDA_ERROR_INVALID_CONTEXT = 201
@@ -18,14 +17,9 @@ cdef enum:
     CU_STREAM_CAPTURE_MODE_RELAXED = 2
     CU_EVENT_DISABLE_TIMING = 2
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2
-    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9
 
 # The driver's marks for a packed parameter buffer in `extra`.
@@ -86,6 +80,7 @@ ctypedef struct Driver:
     int (*cuKernelGetParamInfo)(void*, size_t, size_t*, size_t*) noexcept nogil
     int (*cuFuncSetAttribute)(void*, int, int) noexcept nogil
     int (*cuFuncGetAttribute)(int*, int, void*) noexcept nogil
+    int (*cuDeviceGetCount)(int*) noexcept nogil
     int (*cuDeviceGetAttribute)(int*, int, int) noexcept nogil
     int (*cuDeviceGetDefaultMemPool)(void**, int) noexcept nogil
     int (*cuDevicePrimaryCtxGetState)(int, unsigned int*, int*) noexcept nogil
@@ -114,6 +109,7 @@ ctypedef struct Driver:
     int (*cuMemAllocFromPoolAsync)(unsigned long long*, size_t, void*, void*) noexcept nogil
     int (*cuMemFreeAsync)(unsigned long long, void*) noexcept nogil
     int (*cuMemHostAlloc)(void**, size_t, unsigned int) noexcept nogil
+    int (*cuMemFreeHost)(void*) noexcept nogil
     int (*cuGetErrorName)(int, const char**) noexcept nogil
     int (*cuGetErrorString)(int, const char**) noexcept nogil
 

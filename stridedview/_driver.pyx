@@ -8,6 +8,8 @@ by a compile-time default. Finding them initialises nothing and makes no context
 
 from libc.stdint cimport uintptr_t
 
+import os
+
 cdef bint _ready = False
 
 # Name, and the driver version that introduced the form we declare.
@@ -23,6 +25,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuKernelGetParamInfo", 12040),
     ("cuFuncSetAttribute", 9000),
     ("cuFuncGetAttribute", 2020),
+    ("cuDeviceGetCount", 2000),
     ("cuDeviceGetAttribute", 2000),
     ("cuDeviceGetDefaultMemPool", 11020),
     ("cuDevicePrimaryCtxGetState", 7000),
@@ -50,6 +53,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuMemAllocFromPoolAsync", 11020),
     ("cuMemFreeAsync", 11020),
     ("cuMemHostAlloc", 2020),
+    ("cuMemFreeHost", 2000),
     ("cuGetErrorName", 6000),
     ("cuGetErrorString", 6000),
 )
@@ -92,6 +96,7 @@ cdef int _resolve() except -1:
     cdef void** slot = <void**>&driver
     cdef int index = 0
     from cuda.bindings import driver as binding
+    _require_library(binding)
     # The struct holds the entry points in this table's order and nothing else.
     assert sizeof(Driver) == len(ENTRY_POINTS) * sizeof(void*)
     for name, version in ENTRY_POINTS:
@@ -105,6 +110,26 @@ cdef int _resolve() except -1:
         slot[index] = <void*><uintptr_t>address
         index += 1
     return 0
+
+
+cdef int _require_library(object binding) except -1:
+    # cuda.bindings looks for the library at its first call, twenty frames further down.
+    try:
+        binding.cuGetProcAddress(b"cuInit", 2000, LEGACY_STREAM)
+    except RuntimeError as error:
+        raise RuntimeError(f"{_without_driver()} ({error})") from None
+    return 0
+
+
+cdef str _without_driver():
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        return (
+            "Numba's CUDA simulator has no device memory: give kernels CPU tensors or NumPy "
+            "arrays; with like=cpu_tensor stridedview allocates such memory too")
+    return (
+        "there is no NVIDIA driver on this machine, and launches and device memory need one; "
+        "`python -m stridedview status` shows what was found. NUMBA_ENABLE_CUDASIM=1 in the "
+        "environment runs kernels on CPU tensors in Numba's simulator")
 
 
 cdef object _address(object binding, str name, int version):
@@ -156,11 +181,21 @@ def is_ready():
 
 
 def current_context_id():
-    """Return the id of this thread's current context, or 0 if it has none."""
+    """Return the id of this thread's current context, or 0 if it has none.
+
+    Raises
+    ------
+    DriverError
+        If the context is there and cannot be asked: a kernel crashed in it.
+    """
     cdef unsigned long long context_id = 0
+    cdef int result
     require_driver()
-    if driver.cuCtxGetId(NULL, &context_id) != CUDA_SUCCESS:
+    result = driver.cuCtxGetId(NULL, &context_id)
+    if result in (CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT,
+                  CUDA_ERROR_CONTEXT_IS_DESTROYED):
         return 0
+    check(result, "cuCtxGetId")
     return context_id
 
 

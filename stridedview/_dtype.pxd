@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 
 cdef enum:
-    DTYPE_CAPACITY = 1024       # static entries and registered ones (structured, datetime)
+    DTYPE_CAPACITY = 65536      # static entries and registered ones (structured, datetime)
     DTYPE_NONE = 0              # no entry: an unknown type
 
 
@@ -16,7 +16,7 @@ cdef struct DTypeFacts:
     bint kernel                 # may a kernel take it
 
 
-cdef DTypeFacts dtype_facts[1024]       # indexed by id
+cdef DTypeFacts dtype_facts[DTYPE_CAPACITY]       # indexed by id
 
 
 cdef class DType:
@@ -30,6 +30,7 @@ cdef class DType:
 
 
 cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1
+cdef int dtype_lanes(int id) noexcept
 cdef int dtype_from_numpy(object dtype) except -1
 cdef DType dtype_by_id(int id)
 # The entry for whatever ``stridedview.dtype`` takes.

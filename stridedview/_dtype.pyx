@@ -12,6 +12,7 @@ from stridedview._dlpack cimport (
     kDLBool,
     kDLComplex,
     kDLFloat,
+    kDLFloat4_e2m1fn,
     kDLFloat8_e4m3fn,
     kDLFloat8_e4m3fnuz,
     kDLFloat8_e5m2,
@@ -21,9 +22,9 @@ from stridedview._dlpack cimport (
     kDLUInt,
 )
 
-import threading
-
 import numpy as np
+
+from stridedview._locks import Lock
 
 cdef str VIEW_AS_FLOAT = "pass x.view(torch.float16) with a last axis of pairs"
 cdef str VIEW_AS_BYTES = "pass x.view(torch.uint8)"
@@ -51,7 +52,7 @@ cdef list STATIC = [
     ("float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8, 1, False, VIEW_AS_BYTES),
     ("float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8, 1, False, VIEW_AS_BYTES),
     ("complex32", kDLComplex, 32, 2, False, VIEW_AS_FLOAT),
-    ("float4_e2m1fn_x2", 17, 4, 1, False, VIEW_AS_BYTES),
+    ("float4_e2m1fn_x2", kDLFloat4_e2m1fn, 4, 1, False, VIEW_AS_BYTES),
 ]
 
 # Names of Numba's own types where they differ from ours; numba_cuda resolves them.
@@ -71,8 +72,8 @@ cdef frozenset FROM_ML_DTYPES = frozenset({
 cdef list _entries = [None]
 cdef dict _by_name = {}
 cdef dict _by_numpy = {}            # those of fixed entries
-cdef dict _registered = {}          # (dtype, is it an aligned struct) -> entry
-cdef object _lock = threading.Lock()
+cdef dict _registered = {}          # what tells a dtype from those equal to it -> entry
+cdef object _lock = Lock()
 # (code, bits) -> id for scalars of one lane, read on the import path.
 cdef uint16_t _dlpack_ids[32][256]
 
@@ -179,7 +180,8 @@ cdef int _fill_table() except -1:
         entry.torch_name = name
         entry.advice = advice
         _by_name[name] = entry
-        if code < 32:
+        # Of less than a byte there is the pair of two lanes only.
+        if bits >= 8 and code < 32:
             _dlpack_ids[<int>code][<int>(bits & 255)] = entry.id
         if _is_numpys_own(name):
             entry._numpy = np.dtype(name)
@@ -202,7 +204,7 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
     cdef int id = 0
     if lanes == 1 and 0 <= code < 32 and 0 < bits < 256:
         id = _dlpack_ids[code][bits]
-    if lanes == 2 and code == 17 and bits == 4:
+    if lanes == 2 and code == kDLFloat4_e2m1fn and bits == 4:
         id = (<DType>_by_name["float4_e2m1fn_x2"]).id
     if id == DTYPE_NONE:
         raise BufferError(
@@ -210,6 +212,12 @@ cdef int dtype_from_dlpack(int code, int bits, int lanes) except -1:
             "view it as an integer type of the same width"
         )
     return id
+
+
+cdef int dtype_lanes(int id) noexcept:
+    """Return DLPack's lanes: 2 for a packed pair, else 1."""
+    cdef DTypeFacts* facts = &dtype_facts[id]
+    return 2 if facts.code == kDLFloat4_e2m1fn and facts.bits == 4 else 1
 
 
 cdef int dtype_from_numpy(object dtype) except -1:
@@ -230,8 +238,9 @@ cdef DType _register_numpy(object dtype):
     elif (
         dtype.kind in "VMmSU" and dtype.isnative and dtype.itemsize and not dtype.hasobject
     ):
-        # NumPy calls an aligned and an unaligned struct of the same fields equal.
-        key = (dtype, dtype.isalignedstruct)
+        if _has_metadata(dtype):
+            dtype = _without_metadata(dtype)
+        key = _identity(dtype)
         with _lock:
             found = _registered.get(key)
             if found is not None:
@@ -250,6 +259,49 @@ cdef DType _register_numpy(object dtype):
         raise TypeError(_refusal(dtype))
     _by_numpy[dtype] = entry
     return entry
+
+
+cdef object _identity(object dtype):
+    # What NumPy's == leaves out tells dtypes apart as well, at every depth: np.record from
+    # np.void, and an aligned struct from one that merely has its offsets.
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return _identity(base), shape
+    if dtype.names is None:
+        return dtype.str, dtype.type
+    fields = [(name, dtype.fields[name]) for name in dtype.names]
+    return dtype.type, dtype.isalignedstruct, dtype.itemsize, dtype.alignment, tuple(
+        [(name, _identity(entry[0]), entry[1:]) for name, entry in fields])
+
+
+cdef bint _has_metadata(object dtype) except -1:
+    if dtype.metadata is not None:
+        return True
+    if dtype.subdtype is not None:
+        return _has_metadata(dtype.subdtype[0])
+    for name in dtype.names or ():
+        if _has_metadata(dtype.fields[name][0]):
+            return True
+    return False
+
+
+cdef object _without_metadata(object dtype):
+    # One user's metadata must not appear on another's arrays of an equal dtype; a view
+    # has none, whatever its dtype.
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_without_metadata(base), shape))
+    if dtype.names is None:
+        return np.dtype(dtype.str if dtype.kind in "VMmSU" else dtype.type)
+    fields = [dtype.fields[name] for name in dtype.names]
+    plain = np.dtype({
+        "names": dtype.names,
+        "formats": [_without_metadata(entry[0]) for entry in fields],
+        "offsets": [entry[1] for entry in fields],
+        "titles": [entry[2] if len(entry) > 2 else None for entry in fields],
+        "itemsize": dtype.itemsize,
+    }, align=dtype.isalignedstruct)
+    return plain if dtype.type is np.void else np.dtype((dtype.type, plain))
 
 
 cdef str _refusal(object dtype):

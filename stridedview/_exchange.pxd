@@ -21,6 +21,9 @@ cdef int exchange_family(DLPackExchangeAPI* api) except -1
 cdef int set_exchange_family(int family, DLPackExchangeAPI* api) except -1
 # Fill `source` from a DLTensor whose strides count items; pointers are borrowed from it.
 cdef int source_from_dltensor(Source* source, const DLTensor* tensor) except -1
+# Fill it from a managed tensor of a version that we speak; the tensor stays the caller's.
+cdef int source_from_managed(
+    Source* source, const DLManagedTensorVersioned* tensor) except -1
 # Import without flags: for producers whose tensors are always writable.
 cdef int exchange_borrow(
     DLPackExchangeAPI* api, PyObject* producer, Source* source) except -1

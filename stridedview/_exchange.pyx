@@ -189,14 +189,20 @@ cdef int _check_version(const DLManagedTensorVersioned* tensor) except -1:
     return 0
 
 
+cdef int source_from_managed(
+        Source* source, const DLManagedTensorVersioned* tensor) except -1:
+    _check_version(tensor)
+    source_from_dltensor(source, &tensor.dl_tensor)
+    source.is_readonly = (tensor.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0
+    return 0
+
+
 cdef int _own(Source* source, DLManagedTensorVersioned* tensor) except -1:
     cdef Managed managed = Managed.__new__(Managed)
     # Owned first: the deleter stands at the same place in every version, so that a tensor
     # that is refused is given back too.
     managed.tensor = tensor
-    _check_version(tensor)
-    source_from_dltensor(source, &tensor.dl_tensor)
-    source.is_readonly = (tensor.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0
+    source_from_managed(source, tensor)
     Py_INCREF(managed)
     source.keep = <PyObject*>managed
     return 0

@@ -9,7 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from stridedview import _configuration, _driver, _launch, _pack, _signature, _stream
+from stridedview import (
+    _configuration,
+    _driver,
+    _launch,
+    _pack,
+    _signature,
+    _simulator,
+    _stream,
+)
 
 _HOST = 1  # DLPack's kDLCPU
 
@@ -92,44 +100,55 @@ def explain(configuration: Any, *args: Any) -> Explanation:
         For each argument its producer, route, Numba type, whether the route is slow and
         why, copies, streams and device; for the launch whether a plan is hit and, if
         not, what differs from the nearest one, whether it would compile, what would be
-        refused (wrong arguments, limits of the device, what a capture does not allow),
+        refused (wrong arguments, numbers that do not fit, limits of the device, what a
+        capture does not allow),
         its stream and what it is ordered behind.
 
     Raises
     ------
     TypeError
         If it is given no configuration of ours; ``enable()`` makes kernels give them.
+    RuntimeError
+        In Numba's CUDA simulator, or without a driver.
     TypeError, ValueError, BufferError, OverflowError
         As the launch would, for an argument that cannot be taken.
     """
-    if not isinstance(configuration, _configuration.LaunchConfiguration):
-        raise TypeError(
-            f"expected kernel[grid, block], got {type(configuration).__qualname__}; "
-            "stridedview.enable() must come before kernel[grid, block]"
+    if _simulator.is_kernel(configuration):
+        raise RuntimeError(
+            "there is nothing to explain in Numba's CUDA simulator, where kernels run in "
+            "Python and no argument takes a route; unset NUMBA_ENABLE_CUDASIM on a machine "
+            "with a GPU"
         )
+    _configuration.check_configuration(configuration)
     numba: Any = importlib.import_module("stridedview.numba_cuda")
     dispatcher = configuration.dispatcher
     parts = numba._routes, numba._types, numba._plans, numba._checks, numba._fallback
     names = parts[0].parameter_names(dispatcher.py_func)
     types = parts[3].types_of(dispatcher, args)
+    taken = [bool(dispatcher.extensions) or parts[1].can_be_passed(each) for each in types]
     arguments = [
-        _argument(parts, index, names[index] if index < len(names) else "", *pair)
-        for index, pair in enumerate(zip(args, types, strict=True))
+        _argument(parts, index, names[index] if index < len(names) else "", *facts)
+        for index, facts in enumerate(zip(args, types, taken, strict=True))
     ]
     return Explanation(
         {
             "kernel": dispatcher.py_func.__qualname__,
             "arguments": arguments,
-            "launch": _launch_facts(parts, configuration, args, types, names),
+            "launch": _launch_facts(parts, configuration, args, types, all(taken)),
         }
     )
 
 
 def _argument(
-    parts: tuple[Any, ...], index: int, name: str, value: Any, numba_type: Any
+    parts: tuple[Any, ...],
+    index: int,
+    name: str,
+    value: Any,
+    numba_type: Any,
+    is_taken: bool,
 ) -> dict[str, Any]:
     routes, types, _, _, fallback = parts
-    route = routes.route_of(value)
+    route = routes.route_of(value) if is_taken else routes.Route("refused")
     inner = value.value if types.is_hint(value) else value
     device, streams = "", []
     if _pack.kind_name(inner) == "array" and not types.is_record(inner):
@@ -159,25 +178,32 @@ def _launch_facts(
     configuration: Any,
     args: tuple[Any, ...],
     types: list[Any],
-    names: tuple[str, ...],
+    is_taken: bool,
 ) -> dict[str, Any]:
     routes, _, plans, _, fallback = parts
     words, device = _launch.signature_words(configuration.dispatcher, args)
     kernel = plans.compiled(configuration, types)
-    streams = _stream_facts(routes, fallback, configuration, args)
-    refused = plans.refusal(configuration, kernel, args, words, device)
-    if not refused and streams["capturing"]:
-        refused = fallback.capture_refusal(kernel, args)
-    obstacle = routes.obstacle(kernel, configuration, args, words)
-    plan, where = "none", ""
+    obstacle = routes.obstacle(kernel, configuration, args, words) if is_taken else ""
+    if kernel is None and not obstacle:
+        obstacle = plans.expected_obstacle(configuration.dispatcher)
+    found, where = None, ""
     changes: list[str] = []
-    if not obstacle and words is not None:
-        _, where = _launch.find_plan(configuration, words, device)
-        plan = {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none")
-        if not where:
-            changes = _nearest(configuration, words, names)
+    if obstacle:
+        words = None
+    elif words is not None:
+        found, where = _launch.find_plan(configuration, words, device)
+        changes = [] if where else _nearest(configuration, words)
+    streams = _stream_facts(routes, fallback, configuration, args)
+    refused = plans.refusal(configuration, kernel, args, words, device, found)
+    if not refused and streams["capturing"]:
+        is_debug = obstacle == "debug kernel"
+        refused = (
+            fallback.DEBUG_NOT_CAPTURED
+            if is_debug
+            else fallback.capture_refusal(kernel, args)
+        )
     facts = {
-        "plan": plan,
+        "plan": {"last": "hit, the last one", "table": "hit, looked up"}.get(where, "none"),
         "hit": bool(where),
         "differences": changes,
         "through_numba": obstacle,
@@ -187,7 +213,7 @@ def _launch_facts(
     return {**facts, **streams}
 
 
-def _nearest(configuration: Any, words: bytes, names: tuple[str, ...]) -> list[str]:
+def _nearest(configuration: Any, words: bytes) -> list[str]:
     """Return how the nearest plan of the kernel differs, one line an argument."""
     after = _signature.split(words)
     best: list[str] | None = None
@@ -197,7 +223,8 @@ def _nearest(configuration: Any, words: bytes, names: tuple[str, ...]) -> list[s
         if len(before) != len(after):
             continue
         changes = [
-            f"argument {index + 1}{_quoted(names, index)}: {_signature.difference(*pair)}"
+            f"{_launch.argument_name(configuration.dispatcher, index)}: "
+            f"{_signature.difference(*pair)}"
             for index, pair in enumerate(zip(before, after, strict=True))
             if pair[0] != pair[1]
         ]
@@ -212,10 +239,6 @@ def _elsewhere(key: tuple[Any, ...]) -> str:
     if key[1] != _driver.current_context_id():
         return f"the context: {key[1]} -> {_driver.current_context_id()}"
     return "the kernel was compiled for its grid, block or shared memory, which differ"
-
-
-def _quoted(names: tuple[str, ...], index: int) -> str:
-    return f" '{names[index]}'" if index < len(names) else ""
 
 
 def _stream_facts(

@@ -4,11 +4,11 @@ Owns DLPack out (method, capsules, C exchange API), the CUDA and the host array
 interface, ``.smv`` and ``.to_torch()``. It copies only where a protocol asks for a
 copy, and then through ``copy`` and ``copy_to_host`` of the class. Every export
 holds the view, and the view its owner; the stream that orders the memory is told
-to the consumer, or put before the consumer's by the hook of ``set_stream_hooks``.
+to the consumer, or put before the consumer's by the hook of ``set_hooks``.
 """
 
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, intptr_t, uint64_t, uintptr_t
 
@@ -31,14 +31,15 @@ from stridedview._dlpack cimport (
     kDLCUDAManaged,
 )
 from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_from_dlpack
-from stridedview._layout cimport Layout, intern_layout
+from stridedview._exchange cimport Managed, find_exchange, source_from_managed
+from stridedview._layout cimport intern_layout
 from stridedview._managed cimport (
-    ManagedOwner,
     fill_dltensor,
     legacy_capsule,
     new_managed,
     versioned_capsule,
 )
+from stridedview._source cimport Source
 from stridedview._view cimport (
     FAMILY_NONE,
     NO_STREAM,
@@ -50,6 +51,7 @@ from stridedview._view cimport (
 
 import numpy as np
 
+from stridedview import _torch_gate
 from stridedview._view import add_members
 
 cdef const char* EXCHANGE = "dlpack_exchange_api"
@@ -80,8 +82,10 @@ def set_hooks(*, order=None, current_stream=None, allocate=None):
 
 
 cdef int _fill(StridedView view, int32_t device_type, DLTensor* out) except -1:
+    # There is one host, whatever device pinned memory was taken for.
     return fill_dltensor(
-        out, view.data, view.layout, view.dtype_id, device_type, view.device_id)
+        out, view.data, view.layout, view.dtype_id, device_type,
+        0 if device_type == kDLCPU else view.device_id)
 
 
 cdef uint64_t _flags(StridedView view, bint copied) noexcept:
@@ -108,8 +112,9 @@ cdef int _order_consumer(StridedView view, object stream) except -1:
 
 cdef StridedView _on_asked_device(StridedView view, object asked, object copy):
     # Return the view itself, or a copy of it, that lives on the device asked for.
+    cdef bint to_host = asked is not None and tuple(asked) == (kDLCPU, 0)
     cdef bint same = asked is None or tuple(asked) == view.device
-    if not same and tuple(asked) == (kDLCPU, 0) and on_host(view):
+    if to_host and on_host(view):
         same = True             # pinned and managed memory is the host's as it stands
     if same and not copy:
         return view
@@ -117,18 +122,41 @@ cdef StridedView _on_asked_device(StridedView view, object asked, object copy):
         raise BufferError(
             f"a view on device {view.device} cannot be given to {asked} without a copy, "
             "which copy=False rules out")
+    if to_host:
+        return (<object>view)._host_copy()
     if same:
         return (<object>view).copy()
-    if tuple(asked) == (kDLCPU, 0):
-        return (<object>view)._host_copy()
     raise BufferError(
         f"a view on device {view.device} is not copied to device {asked}; "
         "use stridedview.to_device")
 
 
+cdef object _UNSAID = object()      # a keyword that the caller left out
+
+
+cdef bint _is_asked_by_torch(object stream, object max_version, object copy) except -1:
+    # No consumer says who it is. torch (2.9 to 2.13) alone asks for (1, 0) and leaves copy
+    # out unless its caller gave it, which NumPy never does; -1 is cuda.core.
+    return copy is _UNSAID and stream != -1 and max_version == (1, 0)
+
+
+cdef int _refuse_reversed(StridedView view) except -1:
+    # torch computes the size of a storage in a function that is noexcept: what it throws of
+    # a negative stride ends the process.
+    cdef int axis
+    if not view.layout.size:
+        return 0
+    for axis, (extent, stride) in enumerate(zip(view.shape, view.strides)):
+        if stride < 0 and extent > 1:
+            raise BufferError(
+                f"axis {axis} of this view is reversed (strides {view.strides} in bytes), "
+                "and torch has no negative strides; pass view.copy()")
+    return 0
+
+
 def __dlpack__(
         StridedView self not None, *, stream=None, max_version=None, dl_device=None,
-        copy=None):
+        copy=_UNSAID):
     """Return a DLPack capsule of this view.
 
     Parameters
@@ -147,11 +175,16 @@ def __dlpack__(
     ------
     BufferError
         If DLPack cannot say the dtype or the strides, if a read-only view is asked for
-        in the old form, or if the device or stream cannot be honoured.
+        in the old form, or if the device or stream cannot be honoured. If a stride is
+        negative and the keywords are those of ``torch.from_dlpack``, which it would abort.
     """
-    cdef StridedView view = _on_asked_device(self, dl_device, copy)
+    cdef bint is_for_torch = _is_asked_by_torch(stream, max_version, copy)
+    cdef StridedView view = _on_asked_device(
+        self, dl_device, None if copy is _UNSAID else copy)
     cdef DLTensor tensor
     cdef int32_t device_type = view.device_type
+    if is_for_torch:
+        _refuse_reversed(view)
     if dl_device is not None and dl_device[0] == kDLCPU:
         device_type = kDLCPU
     _fill(view, device_type, &tensor)
@@ -206,21 +239,16 @@ cdef int _managed_to_object(DLManagedTensorVersioned* managed, void** out) excep
 
 cdef StridedView view_of_managed(DLManagedTensorVersioned* managed):
     """Return a view that owns a managed tensor; on an error the caller still owns it."""
-    cdef DLTensor* tensor = &managed.dl_tensor
-    cdef ManagedOwner owner
-    cdef int dtype_id = dtype_from_dlpack(
-        tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
-    cdef Layout layout = intern_layout(
-        tensor.ndim, tensor.shape, tensor.strides, dtype_facts[dtype_id].itemsize,
-        dtype_facts[dtype_id].itemsize)
-    if tensor.device.device_type not in (kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged):
-        raise BufferError(
-            f"memory of DLPack device type {tensor.device.device_type} is not CUDA's")
-    owner = ManagedOwner.__new__(ManagedOwner)
+    cdef Source source
+    cdef Managed owner
+    source_from_managed(&source, managed)
+    layout = intern_layout(
+        source.ndim, source.shape, source.strides, source.unit,
+        dtype_facts[source.dtype].itemsize)
+    owner = Managed.__new__(Managed)
     view = make_view(
-        <char*>tensor.data + tensor.byte_offset, layout, dtype_id,
-        tensor.device.device_type, tensor.device.device_id,
-        managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY, owner, FAMILY_NONE, NO_STREAM)
+        source.data, layout, source.dtype, source.device_type, source.device_id,
+        source.is_readonly, owner, FAMILY_NONE, NO_STREAM)
     owner.tensor = managed
     return view
 
@@ -239,11 +267,11 @@ cdef int _allocate(
         DLPackSetError set_error) noexcept with gil:
     try:
         return _allocate_like(prototype, out)
-    except Exception as error:
+    except BaseException as error:
         # Told through set_error, and so not left as a Python error too.
         if set_error != NULL:
-            kind = type(error).__name__.encode()
-            message = str(error).encode()
+            kind = type(error).__name__.encode(errors="replace")
+            message = str(error).encode(errors="replace")
             set_error(context, kind, message)
         return -1
 
@@ -388,11 +416,12 @@ cdef DLPackExchangeAPI* _find_torch() except NULL:
     global _torch_api
     if _torch_api == NULL:
         import torch
-        capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        if capsule is None:
+        _torch_gate.check_version(torch)
+        _torch_api = find_exchange(torch.Tensor)
+        if _torch_api == NULL:
             raise ImportError(
-                f"torch {torch.__version__} is too old: 2.10 or newer is needed")
-        _torch_api = <DLPackExchangeAPI*>PyCapsule_GetPointer(capsule, EXCHANGE)
+                f"torch {torch.__version__} offers no DLPack exchange API; install "
+                f"{_torch_gate.TORCH.requirement}")
     return _torch_api
 
 
@@ -408,7 +437,7 @@ def to_torch(StridedView self not None, *, bint allow_write=False):
     ------
     BufferError
         If the view is read-only and ``allow_write`` is not set, or torch cannot say its
-        dtype or strides.
+        dtype or strides: it has no negative ones.
     ImportError
         If torch is absent or too old.
     """
@@ -426,9 +455,8 @@ def to_torch(StridedView self not None, *, bint allow_write=False):
         raise BufferError(
             "this view is read-only and torch has no such tensors; "
             "pass allow_write=True if nothing will write to it")
+    _refuse_reversed(self)
     _fill(self, device_type, &tensor)
-    if device_type == kDLCPU:
-        tensor.device.device_id = 0
     managed = new_managed(&tensor, self, 0)
     if api.managed_tensor_to_py_object_no_sync(managed, &made) != 0:
         managed.deleter(managed)        # torch takes it only when it succeeds

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 from stridedview._geometry cimport Axes, Geometry
 
 
+cdef int64_t int_index(object key) except? -1
 cdef int slice_axes(const Axes* source, object key, Geometry* out) except -1
 
 # Parts of it, for whoever knows the key's kind: a slice object, an int for the first axis.

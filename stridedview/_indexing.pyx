@@ -8,7 +8,7 @@ item moved, in bytes.
 """
 
 from cpython.object cimport PyObject
-from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
@@ -44,6 +44,10 @@ cdef int _refuse_mask(object key) except -1:
         raise IndexError(
             f"a boolean index ({kind}) selects by value, which a view cannot; "
             "copy to the host and index there, or write a kernel")
+    if isinstance(key, list) and key and all([isinstance(name, str) for name in key]):
+        raise IndexError(
+            f"several fields {key} are no view here, as a write would also reach what lies "
+            "between them; take one field at a time")
     if isinstance(key, (list, tuple, range)) or hasattr(key, "__array__") \
             or hasattr(key, "__dlpack__") or hasattr(key, "__cuda_array_interface__"):
         raise IndexError(
@@ -54,16 +58,25 @@ cdef int _refuse_mask(object key) except -1:
         f"got {kind}")
 
 
+cdef int64_t int_index(object key) except? -1:
+    """Return an int as an index; IndexError, as NumPy's, if it does not fit."""
+    cdef int overflow = 0
+    cdef int64_t index = PyLong_AsLongLongAndOverflow(key, &overflow)
+    if overflow:
+        raise IndexError(f"index {key} does not fit 64 bits: it is out of bounds")
+    return index
+
+
 cdef int64_t _as_index(object key) except? -1:
     if PyLong_CheckExact(key):
-        return PyLong_AsLongLong(key)
+        return int_index(key)
     # A bool is an int to Python, and a tensor of one item has __index__: both are masks
     # or arrays here, as in NumPy.
     if not PyIndex_Check(key) or isinstance(key, bool) or getattr(key, "ndim", 0) != 0 \
             or "bool" in str(getattr(key, "dtype", "")):
         _refuse_mask(key)
     try:
-        return PyLong_AsLongLong(PyNumber_Index(key))
+        return int_index(PyNumber_Index(key))
     except TypeError:
         _refuse_mask(key)
 

@@ -330,9 +330,8 @@ cdef intptr_t _stream_handle(object stream) except? -1:
 
 cdef int _from_exchange(object producer, Source* source) except -1:
     cdef DLPackExchangeAPI* api = _exchange_of(type(producer))
-    exchange_import(api, <PyObject*>producer, source)
     source.family = exchange_family(api)
-    return 0
+    return exchange_import(api, <PyObject*>producer, source)
 
 
 cdef int _from_memory_view(object view, Source* source) except -1:

@@ -122,25 +122,40 @@ TYPES = {
 }
 
 
+class CompilerMissingError(RuntimeError):
+    """NVRTC is not there, or cannot compile for the device; trying again is no use."""
+
+
 @functools.cache
 def compiled(capability: tuple[int, int], width: int) -> Any:
     """Return the compiled library for items of ``width`` bytes.
 
     Raises
     ------
-    ImportError or RuntimeError
+    CompilerMissingError
         If NVRTC is not there or refuses; the result is not remembered then.
     """
-    from cuda.core import Program, ProgramOptions
-
     source = SOURCE
     for word, text in (("TYPE", TYPES[width]), ("ROOM", str(ROOM)), ("WIDTH", str(width))):
         source = source.replace(word, text)
-    options = ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
-    return Program(source, "c++", options=options).compile("cubin")
+    try:
+        from cuda.core import Program, ProgramOptions
+
+        options = ProgramOptions(arch=f"sm_{capability[0]}{capability[1]}")
+        return Program(source, "c++", options=options).compile("cubin")
+    except (ImportError, OSError, RuntimeError) as error:
+        # NVRTC's alone: the driver has no part in it before the kernel is loaded.
+        raise CompilerMissingError(str(error)) from error
 
 
 @functools.cache
 def kernel_handle(capability: tuple[int, int], width: int, name: str) -> int:
-    """Return the handle (CUkernel) of ``copy_long``, ``copy_short`` or ``copy_tiled``."""
+    """Return the handle (CUkernel) of ``copy_long``, ``copy_short`` or ``copy_tiled``.
+
+    Raises
+    ------
+    CompilerMissingError
+        As :func:`compiled`. What the driver refuses when it loads the kernel is cuda.core's
+        error and not this one.
+    """
     return int(compiled(capability, width).get_kernel(f"{name}_{width}").handle)

@@ -12,6 +12,7 @@ unless one was named; only then are producers kept beyond the call (see ``_strea
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -192,7 +193,7 @@ cdef int _pack_named(LaunchConfiguration configuration, Slot* slot, PyObject* ar
         return pack_argument(slot, argument, buffer, call)
     except BaseException as error:
         _drop(call)
-        raise named_error(configuration.dispatcher, index, error)
+        return raise_named(configuration.dispatcher, index, error)
     finally:
         Py_LeaveRecursiveCall()
 
@@ -206,8 +207,10 @@ cdef void _drop(Call* call) noexcept:
 cdef inline int _in_context(LaunchConfiguration configuration, Plan plan, char* buffer,
                             Call* call, PyObject** args) except -1:
     cdef unsigned long long current = 0
-    if driver.cuCtxGetId(NULL, &current) == CUDA_SUCCESS and current == plan.context_id:
+    cdef int result = driver.cuCtxGetId(NULL, &current)
+    if result == CUDA_SUCCESS and current == plan.context_id:
         return _queue(configuration, plan, buffer, call, args)
+    plan.failure = result
     return _elsewhere(configuration, plan, buffer, call, args)
 
 
@@ -380,7 +383,10 @@ cdef object launch(LaunchConfiguration configuration, tuple args):
 
 cdef object _observe(LaunchConfiguration configuration, tuple args):
     # As the vectorcall does, timed; the observers see it afterwards.
-    cdef long long start = perf_counter_ns()
+    return _observe_since(configuration, args, perf_counter_ns())
+
+
+cdef object _observe_since(LaunchConfiguration configuration, tuple args, long long start):
     cdef Plan plan = configuration.plan
     if (
         plan is None or not plan.is_valid
@@ -393,7 +399,12 @@ cdef object _observe(LaunchConfiguration configuration, tuple args):
 
 cdef object _note_observed(LaunchConfiguration configuration, tuple args, long long duration):
     for observer in _observers:
-        observer(configuration, args, duration)
+        try:
+            observer(configuration, args, duration)
+        except Exception as error:
+            # What was launched cannot be taken back, so that the caller hears of no error.
+            PyErr_SetObject(type(error), error)
+            PyErr_WriteUnraisable(observer)
 
 
 cdef object _launch(LaunchConfiguration configuration, tuple args):
@@ -487,8 +498,8 @@ cdef int _watch(LaunchConfiguration configuration, tuple args) except -1:
     for argument in args:
         try:
             _slow_hook(configuration.dispatcher, index, argument)
-        except TypeError as error:
-            raise named_error(configuration.dispatcher, index, error)
+        except Exception as error:
+            raise_named(configuration.dispatcher, index, error)
         index += 1
     return 0
 
@@ -512,8 +523,7 @@ def launch_counts():
     return _planned_count, _missed_count
 
 
-cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
-    cdef int index = 0
+cdef int read_words(object dispatcher, tuple args, Words* words, int index=0) except -1:
     words.count = 0
     words.device = -1
     words.device_argument = 0
@@ -523,18 +533,18 @@ cdef int read_words(object dispatcher, tuple args, Words* words) except -1:
         try:
             append_words(<PyObject*>argument, index, words)
         except Exception as error:
-            named = named_error(dispatcher, index, error)
-            if named is error:
-                raise       # not from itself: whoever follows the causes would never end
-            raise named from error
+            raise_named(dispatcher, index, error)
         index += 1
     return 0
 
 
-def signature_words(dispatcher, args):
-    """Return (words as bytes, or None if no plan can take them; device or -1)."""
+def signature_words(dispatcher, args, int first=0):
+    """Return (words as bytes, or None if no plan can take them; device or -1).
+
+    ``first`` is the position of the first of ``args`` among a launch's arguments.
+    """
     cdef Words words
-    read_words(dispatcher, args, &words)
+    read_words(dispatcher, args, &words, first)
     if not words.planned:
         return None, words.device
     raw = PyBytes_FromStringAndSize(<char*>words.word, words.count * sizeof(uint64_t))
@@ -616,19 +626,23 @@ def remember(LaunchConfiguration configuration, Plan plan, generation, bint is_c
         _context_of_device[plan.device] = plan.context_id
 
 
-def named_error(dispatcher, int index, error):
-    """Return an error that names the argument, of the same type as ``error``.
-
-    Only errors about the argument's value are renamed; others are returned as they are.
-    """
-    if type(error) not in (TypeError, ValueError, BufferError, OverflowError):
-        return error
+def argument_name(dispatcher, int index):
+    """Return how messages name an argument: "argument 2 'b'"."""
     code = getattr(dispatcher, "__code__", None)
     names = code.co_varnames[:code.co_argcount] if code is not None else ()
     name = f" '{names[index]}'" if index < len(names) else ""
-    renamed = type(error)(f"argument {index + 1}{name}: {error}")
-    renamed.__cause__ = error.__cause__
-    return renamed
+    return f"argument {index + 1}{name}"
+
+
+cpdef int raise_named(object dispatcher, int index, object error) except -1:
+    """Raise an error that names the argument, of the same type as ``error`` and from it.
+
+    Only errors about the argument's value are renamed; others are raised as they are, and
+    not from themselves: whoever follows the causes would never end.
+    """
+    if type(error) not in (TypeError, ValueError, BufferError, OverflowError):
+        raise error
+    raise type(error)(f"{argument_name(dispatcher, index)}: {error}") from error
 
 
 # -- hooks --------------------------------------------------------------------------------
@@ -689,6 +703,18 @@ cdef bint is_observed() noexcept:
 cdef int observed(LaunchConfiguration configuration, tuple args, long long duration) except -1:
     _note_observed(configuration, args, duration)
     return 0
+
+
+def is_watched():
+    """Whether launches are observed: by ``profile``, or for ``bump_version``."""
+    return is_observed()
+
+
+def launch_since(LaunchConfiguration configuration, tuple args, long long start):
+    """Launch, observed as begun at ``start``, of ``perf_counter_ns``."""
+    if is_observed():
+        return _observe_since(configuration, args, start)
+    return launch(configuration, args)
 
 
 def follows_producers():

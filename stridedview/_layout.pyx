@@ -7,7 +7,7 @@ _axes; here its result becomes the interned object. The operations of everyday a
 asked of the memo in _memo first; the rest find their layout in the table of _intern.
 """
 
-from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MIN, int64_t, uint64_t
 from libc.string cimport memcpy
@@ -34,7 +34,7 @@ from stridedview._geometry cimport (
     parse_extents,
     unique,
 )
-from stridedview._indexing cimport row_axes, slice_axes, slice_axis, take_rest
+from stridedview._indexing cimport int_index, row_axes, slice_axes, slice_axis, take_rest
 from stridedview._intern cimport Interned, enter, find
 from stridedview._memo cimport (
     MEMO_COUNT,
@@ -47,6 +47,8 @@ from stridedview._memo cimport (
     recall,
     remember,
 )
+
+import operator
 
 cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char* text, Py_ssize_t size)
@@ -114,6 +116,9 @@ cdef int _measure_extent(Layout layout, const Axes* axes) except -1:
     cdef int64_t low = 0, high = axes.itemsize, reach, length
     cdef bint overflow = False
     cdef int i
+    layout.first_byte = layout.last_byte = 0
+    if empty(axes):
+        return 0                # no item is anywhere, whatever the strides
     for i in range(axes.ndim):
         if axes.shape[i] > 1:
             overflow |= mul_overflows(axes.shape[i] - 1, axes.strides[i], &reach)
@@ -124,8 +129,7 @@ cdef int _measure_extent(Layout layout, const Axes* axes) except -1:
     # The length too: whoever adds absolute strides (uniqueness) then cannot overflow.
     if overflow or low == INT64_MIN or add_overflows(high, -low, &length):
         raise OverflowError("extents times strides do not fit 64 bits")
-    layout.first_byte = 0 if empty(axes) else low
-    layout.last_byte = 0 if empty(axes) else high
+    layout.first_byte, layout.last_byte = low, high
     return 0
 
 
@@ -217,7 +221,7 @@ cdef Layout slice_layout(Layout source, object key, int64_t* offset):
         return _slice_first(source, key, offset)
     axes = axes_of(source)
     if source.ndim and PyLong_CheckExact(key):
-        return _row(source, &axes, PyLong_AsLongLong(key), offset)
+        return _row(source, &axes, int_index(key), offset)
     slice_axes(&axes, key, &made)
     offset[0] = made.offset
     return _interned(&made)
@@ -502,7 +506,13 @@ cdef class Layout(Interned):
         return permute_layout(self, axes), 0
 
     def permute(self, *axes):
-        """Reorder the axes, given one by one or as a sequence. Returns (Layout, 0)."""
+        """Reorder the axes, given one by one or as a sequence. Returns (Layout, 0).
+
+        Raises
+        ------
+        ValueError
+            If they are not a permutation (AxisError for one out of bounds).
+        """
         return permute_layout(self, axes[0] if len(axes) == 1 else axes), 0
 
     def reshape(self, shape, order="C"):
@@ -551,6 +561,11 @@ cdef class Layout(Interned):
         """Insert axes of extent 1 at these positions of the result. Returns (Layout, 0).
 
         >>> assert Layout((3,), itemsize=4).expand_dims((0, -1))[0].shape == (1, 3, 1)
+
+        Raises
+        ------
+        ValueError
+            If an axis is repeated or out of bounds, or there would be more than 64.
         """
         return expand_layout(self, axis), 0
 
@@ -570,8 +585,16 @@ cdef class Layout(Interned):
         """Return (the layout of this shape and strides in bytes, ``offset`` in bytes).
 
         Nothing says whether the memory reaches that far: the caller does.
+
+        Raises
+        ------
+        ValueError
+            If the lengths differ or an extent is negative.
+        OverflowError
+            If the offset, or an extent times its stride, does not fit 64 bits.
         """
-        return strided_layout(self, shape, strides), int(offset)
+        cdef int64_t moved = operator.index(offset)
+        return strided_layout(self, shape, strides), moved
 
     def view(self, itemsize):
         """See the items as items of another size, along the last axis.
@@ -608,14 +631,19 @@ def _restore(shape, strides, itemsize):
     return _from_sequences(shape, strides, itemsize)
 
 
-def _construct(shape, strides=None, *, itemsize):
+def _construct(shape, strides=None, *, itemsize=None):
+    if itemsize is None:
+        raise TypeError("Layout() needs itemsize=, the bytes of one item")
     return _from_sequences(shape, strides, itemsize)
 
 
 cdef object _new_layout(PyObject* cls, PyObject* args, PyObject* keywords):
-    if keywords == NULL:
-        return _construct(*<tuple>args)
-    return _construct(*<tuple>args, **<dict>keywords)
+    try:
+        if keywords == NULL:
+            return _construct(*<tuple>args)
+        return _construct(*<tuple>args, **<dict>keywords)
+    except TypeError as error:
+        raise TypeError(str(error).replace("_construct()", "Layout()")) from None
 
 
 # ``Layout(...)`` has to be able to answer an existing object, which a __cinit__ cannot.

@@ -16,8 +16,3 @@ cdef DLManagedTensorVersioned* new_managed(
 # Return a capsule of the form since 1.0, or of the one before.
 cdef object versioned_capsule(const DLTensor* tensor, object keep, uint64_t flags)
 cdef object legacy_capsule(const DLTensor* tensor, object keep)
-
-
-# Owns a managed tensor that another library made; calls its deleter once.
-cdef class ManagedOwner:
-    cdef DLManagedTensorVersioned* tensor

@@ -19,7 +19,7 @@ from stridedview._dlpack cimport (
     DLManagedTensorVersioned,
     DLTensor,
 )
-from stridedview._dtype cimport DTypeFacts, dtype_by_id, dtype_facts
+from stridedview._dtype cimport DTypeFacts, dtype_by_id, dtype_facts, dtype_lanes
 from stridedview._layout cimport WORDS_BEFORE_SHAPE, Layout, item_strides
 
 cdef extern from "Python.h":
@@ -31,9 +31,6 @@ cdef extern from "Python.h":
 
 cdef const char* VERSIONED = "dltensor_versioned"
 cdef const char* LEGACY = "dltensor"
-# DLPack's packed pair of 4-bit floats, the one type of ours with two lanes.
-cdef enum:
-    kDLFloat4 = 17
 
 
 cdef int fill_dltensor(
@@ -49,7 +46,7 @@ cdef int fill_dltensor(
     out.ndim = layout.ndim
     out.dtype.code = facts.code
     out.dtype.bits = facts.bits
-    out.dtype.lanes = 2 if facts.code == kDLFloat4 and facts.bits == 4 else 1
+    out.dtype.lanes = dtype_lanes(dtype_id)
     # Never written by a consumer: the ABI merely has no const.
     out.shape = <int64_t*>&layout.words[WORDS_BEFORE_SHAPE]
     out.strides = <int64_t*>item_strides(layout)
@@ -128,11 +125,3 @@ cdef object legacy_capsule(const DLTensor* tensor, object keep):
     except MemoryError:
         managed.deleter(managed)
         raise
-
-
-cdef class ManagedOwner:
-    """Owns a managed tensor that another library made."""
-
-    def __dealloc__(self):
-        if self.tensor != NULL and self.tensor.deleter != NULL:
-            self.tensor.deleter(self.tensor)

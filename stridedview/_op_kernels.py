@@ -10,19 +10,25 @@ and no mode, transform or lazy bit is in play.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stridedview._op_schema import Schema
 
 Function = Callable[..., Any]
+Results = tuple[Any, ...]
+# Takes results, arguments and those by keyword; raises.
+Check = Callable[[Results, tuple[Any, ...], Mapping[str, Any]], None]
 
 
 # -- the implementation -------------------------------------------------------------------
 
 
 def with_outputs(
-    launch: Function, makers: Sequence[Function], order: Sequence[int], schema: Schema
+    launch: Function,
+    makers: Mapping[str, Function],
+    order: Sequence[int],
+    check: Check | None,
 ) -> Function:
     """Return a function that makes the outputs, launches, and returns them.
 
@@ -30,77 +36,166 @@ def with_outputs(
     ----------
     launch : callable
         Takes inputs and outputs in the kernel's order.
-    makers : sequence of callable
+    makers : mapping of str to callable
         For each output, what makes it of the inputs.
     order : sequence of int
         For each of the kernel's parameters, its place among inputs and then outputs.
+    check : callable, optional
+        Takes what was made and the inputs, before the launch writes to the former.
     """
     is_sorted = list(order) == sorted(order)
-    is_checked = False
+    functions = list(makers.values())
 
     def work(*inputs: Any) -> Any:
-        nonlocal is_checked
-        made = [make(*inputs) for make in makers]
-        if not is_checked:
-            _check_made(schema, made, inputs)
-            is_checked = True
+        made = tuple([make(*inputs) for make in functions])
+        if check is not None:
+            check(made, inputs, {})
         if is_sorted:
             launch(*inputs, *made)
         else:
             given = (*inputs, *made)
             launch(*[given[place] for place in order])
-        return made[0] if len(made) == 1 else tuple(made)
+        return made[0] if len(made) == 1 else made
 
     return work
 
 
-def fake_of(makers: Sequence[Function], schema: Schema) -> Function:
+def fake_of(makers: Mapping[str, Function], schema: Schema) -> Function:
     """Return the fake implementation: the outputs made, and nothing launched."""
+    check = checking_outputs(schema, list(makers))
+    functions = list(makers.values())
 
     def fake(*inputs: Any, **_: Any) -> Any:
-        inputs = schema.fill(inputs)
-        made = [make(*inputs) for make in makers]
-        _check_made(schema, made, inputs)
-        if not made:
+        if not functions:
             return None
-        return made[0] if len(made) == 1 else tuple(made)
+        inputs = schema.fill(inputs)
+        made = tuple([make(*inputs) for make in functions])
+        check(made, inputs, {})
+        return made[0] if len(made) == 1 else made
 
     return fake
 
 
-def _check_made(schema: Schema, made: Sequence[Any], inputs: Sequence[Any]) -> None:
-    for one in made:
-        if not isinstance(one, schema.torch.Tensor):
-            raise TypeError(
-                f"operator {schema.name!r}: outputs= must make tensors, got a "
-                f"{type(one).__qualname__}"
-            )
-        if any(one is given for given in inputs):
+def checking_outputs(schema: Schema, names: Sequence[str]) -> Check:
+    """Return what refuses made outputs that are no tensors, or share memory."""
+    torch = schema.torch
+    may_share = _asking_torch(schema)
+
+    def check(made: Results, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for place, one in enumerate(made):
+            if not isinstance(one, torch.Tensor):
+                raise TypeError(
+                    f"operator {schema.name!r}: outputs= must make tensors, but what makes "
+                    f"{names[place]!r} gave a {type(one).__qualname__}"
+                )
+        if not may_share(args, kwargs, made):
+            return
+        given = _named_arguments(schema, args, kwargs)
+        pair = _find_shared(torch, zip(names, made, strict=True), given)
+        if pair is not None:
             raise ValueError(
-                f"operator {schema.name!r}: outputs= gave one of the inputs; make a new "
-                "tensor, or name the input in mutates="
+                f"operator {schema.name!r}: what outputs= made for {pair[0]!r} has the "
+                f"memory of {pair[1]!r}, which the kernel would overwrite; make a new "
+                "tensor, as torch.empty_like(x) is, or name an argument that is to be "
+                "written to in mutates="
             )
 
+    return check
 
-def returning_new(function: Function, schema: Schema) -> Function:
-    """Return a function that refuses to return what it was given.
+
+def returning_new(function: Function, schema: Schema, *, is_fake: bool = False) -> Function:
+    """Return a function that refuses to return what it was given, or the same twice.
 
     torch takes an operator's results for new tensors, and would be silently wrong.
     """
+    torch = schema.torch
+    # Fake tensors are asked in Python: torch's own question is for real ones.
+    may_share = _always if is_fake else _asking_torch(schema)
+    what = "the fake implementation of operator" if is_fake else "operator"
 
     def work(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
-        for one in found if isinstance(found, (tuple, list)) else (found,):
-            for given in (*args, *kwargs.values()):
-                if one is given and one is not None:
-                    raise RuntimeError(
-                        f"operator {schema.name!r} returned one of its arguments; torch "
-                        "takes results for new tensors: return a copy, or return nothing "
-                        "and name the argument in mutates="
-                    )
+        results = found if type(found) is tuple else (found,)
+        if may_share(args, kwargs, results):
+            named = [(f"result {place}", one) for place, one in enumerate(results)]
+            given = _named_arguments(schema, args, kwargs)
+            pair = _find_shared(torch, named, given)
+            if pair is not None:
+                raise RuntimeError(
+                    f"{what} {schema.name!r} returned one of its arguments, a view of one, "
+                    f"or the same twice: {pair[0]} has the memory of {pair[1]!r}. torch "
+                    "takes results for new tensors: return a copy, or return nothing and "
+                    "name the argument in mutates="
+                )
         return found
 
     return work
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _asking_torch(schema: Schema) -> Callable[[Any, Any, Results], bool]:
+    """Return torch's quick answer to whether results share memory, where it has one.
+
+    It takes (args, kwargs, results), and calls two tensors of no items in one storage
+    shared, too.
+    """
+    name = "_any_output_is_alias_to_input_or_output"
+    ask: Callable[[Any, Any, Results], bool] = getattr(schema.torch._C, name, _always)
+    if not schema.lists:
+        return ask
+
+    def ask_of_lists(args: Any, kwargs: Any, results: Results) -> bool:
+        # It looks into lists alone, and they were made tuples for the kernel.
+        args = tuple([list(one) if isinstance(one, tuple) else one for one in args])
+        return ask(args, kwargs, results)
+
+    return ask_of_lists
+
+
+def _named_arguments(
+    schema: Schema, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    names = [one.name for one in schema.positional]
+    return [*zip(names, args, strict=False), *kwargs.items()]
+
+
+def _find_shared(
+    torch: Any, results: Iterable[tuple[str, Any]], arguments: Iterable[tuple[str, Any]]
+) -> tuple[str, str] | None:
+    """Return the names of a result and of what has the same storage, if there are any."""
+    seen: dict[int, str] = {}
+    for name, one in _tensors(torch, arguments):
+        storage = _storage(one)
+        if storage:
+            seen.setdefault(storage, name)
+    for name, one in _tensors(torch, results):
+        storage = _storage(one)
+        if storage in seen and one.numel():
+            return name, seen[storage]
+        if storage:
+            seen[storage] = name
+    return None
+
+
+def _tensors(torch: Any, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, value in named:
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(
+                torch, [(f"{name}[{place}]", one) for place, one in enumerate(value)]
+            )
+
+
+def _storage(tensor: Any) -> int:
+    """Return what tells a tensor's storage from others, or 0 if it has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0  # a sparse one
 
 
 def implementation(work: Function, schema: Schema) -> Function:
@@ -149,14 +244,14 @@ def autograd(
     """Return the function for the Autograd key; it is called with the key set first."""
     torch = schema.torch
     is_mutating = bool(schema.mutated)
+    plain = _plain_words(torch)
     differentiate = _recording(overload, schema, backward, setup_context)
     if is_mutating:
-        differentiate = _refusing(overload, schema, differentiate)
+        differentiate = _refusing(overload, schema, differentiate, plain)
     written = schema.written()
     bump = torch._C._increment_version
     is_grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
     below = torch._C._after_autograd_keyset
-    plain = _plain_words(torch)
     forward_ad = importlib.import_module("torch.autograd.forward_ad")
 
     def at_autograd(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +302,9 @@ def _recording(
     return make_autograd_impl(overload, info)  # type: ignore[no-any-return]
 
 
-def _refusing(overload: Any, schema: Schema, record: Function) -> Function:
+def _refusing(
+    overload: Any, schema: Schema, record: Function, plain: frozenset[int]
+) -> Function:
     """Return what refuses to write to what requires grad, and records what is returned."""
     torch = schema.torch
     written = schema.written()
@@ -222,7 +319,8 @@ def _refusing(overload: Any, schema: Schema, record: Function) -> Function:
                 "torch.no_grad() or pass x.detach(), or make an operator that returns a "
                 "new tensor (outputs=) and has a backward"
             )
-        torch._C._increment_version(changed)
+        if keys.raw_repr() not in plain:  # else the implementation bumps it
+            torch._C._increment_version(changed)
         if schema.returns:
             return record(keys, *args, **kwargs)
         # What the work does with torch is not to be recorded: it has no backward.

@@ -25,7 +25,7 @@ class Kernel:
     """
 
     def __init__(self, target: Any) -> None:
-        self.configuration = target if _is_configured(target) else None
+        self.configuration = target if hasattr(target, "griddim") else None
         self.kernel = target.dispatcher if hasattr(target, "griddim") else target
         self.function = self.kernel.py_func
         self.what = f"kernel {self.function.__name__!r}"
@@ -59,8 +59,11 @@ class Kernel:
         TypeError, ValueError
             If these are too many, too few or of the wrong kind.
         """
+        is_given = (grid, block, forall, shared) != (None, None, None, 0)
+        if self.configuration is None and not is_given and _is_configured(self.kernel):
+            return self._as_it_was_configured()
         if self.configuration is not None:
-            if (grid, block, forall, shared) != (None, None, None, 0):
+            if is_given:
                 raise TypeError(
                     f"{self.what} is configured already; give kernel[grid, block] or "
                     "grid=, block=, forall= and shared=, not both"
@@ -86,17 +89,16 @@ class Kernel:
                 f"{self.what} is configured with a stream; an operator runs on torch's "
                 "current one, so that what comes after it is in order: name none"
             )
-        if configuration is self.kernel:  # in the simulator; kernel[...] changes the kernel
-            return self._fixed(
-                configuration.grid_dim, configuration.block_dim,
-                configuration.dynshared_size,
-            )  # fmt: skip
 
         def launch(*args: Any) -> None:
             require_enabled()
             configuration(*args)
 
         return launch
+
+    def _as_it_was_configured(self) -> Launch:
+        kernel = self.kernel
+        return self._fixed(kernel.grid_dim, kernel.block_dim, kernel.dynshared_size)
 
     def _fixed(self, grid: Any, block: Any, shared: int) -> Launch:
         kernel = self.kernel
@@ -154,9 +156,10 @@ def is_kernel(target: Any) -> bool:
     return hasattr(kernel, "py_func") and hasattr(kernel, "forall")
 
 
-def _is_configured(target: Any) -> bool:
-    # The simulator's kernels hold the configuration themselves.
-    return hasattr(target, "griddim") or getattr(target, "grid_dim", None) is not None
+def _is_configured(kernel: Any) -> bool:
+    # Only the simulator's kernels hold a configuration: kernel[...] gives the kernel, and
+    # so does any launch before. It counts where nothing else says the grid.
+    return getattr(kernel, "grid_dim", None) is not None
 
 
 def require_enabled() -> None:

@@ -14,6 +14,8 @@ from stridedview._op_schema import Schema
 
 # Every operator defined, by name: what keeps it in torch, and what unpickling finds.
 _defined: dict[str, TorchOp] = {}
+# Where a definition is tried that is to take another's place.
+TRIAL = "stridedview_trial::operator"
 
 
 class TorchOp:
@@ -107,10 +109,32 @@ def _autocast_pair(schema: Schema, autocast: Any) -> tuple[str, Any]:
 def register(
     schema: Schema, run: Any, fake: Any, backward: Any, setup_context: Any, autocast: Any
 ) -> TorchOp:
-    """Define an operator, all of it or nothing, and return it."""
+    """Define an operator, all of it or nothing, and return it.
+
+    One of ours that has the name makes room only when the new one is known to go.
+    """
+    before = _defined.get(schema.name)
+    options = (schema, run, fake, backward, setup_context, autocast)
+    if before is None:
+        _check_free(schema.torch, schema.name)
+    else:
+        _define(TRIAL, *options)[0]._destroy()
+        _defined.pop(schema.name)
+        before._library._destroy()
+        before.overload = functools.partial(_replaced, schema.name)
+    library, overload, functions = _define(schema.name, *options)
+    _torch_gate.hide_from_dynamo(*functions)
+    op = _defined[schema.name] = TorchOp(schema, overload, library)
+    return op
+
+
+def _define(
+    full_name: str, schema: Schema, run: Any, fake: Any, backward: Any, setup_context: Any,
+    autocast: Any,
+) -> tuple[Any, Any, list[Any]]:  # fmt: skip
+    """Return the library and overload of what is defined, and what torch then calls."""
     torch = schema.torch
-    namespace, _, name = schema.name.partition("::")
-    _make_room(torch, schema.name)
+    namespace, _, name = full_name.partition("::")
     library = torch.library.Library(namespace, "FRAGMENT")
     try:
         # Its results have the strides that the fake ones had, so its arguments must, too.
@@ -121,16 +145,14 @@ def register(
         at_keys = _at_keys(overload, run, schema, backward, setup_context)
         for key, function in at_keys.items():
             library.impl(name, function, key, with_keyset=True)
-        torch.library.register_fake(schema.name, fake, lib=library)
+        torch.library.register_fake(full_name, fake, lib=library)
         if autocast is not None:
             pair = _autocast_pair(schema, autocast)
-            torch.library.register_autocast(schema.name, *pair, lib=library)
+            torch.library.register_autocast(full_name, *pair, lib=library)
     except BaseException:
         library._destroy()
         raise
-    _torch_gate.hide_from_dynamo(run, *at_keys.values())
-    op = _defined[schema.name] = TorchOp(schema, overload, library)
-    return op
+    return library, overload, [run, *at_keys.values()]
 
 
 def _at_keys(
@@ -145,13 +167,8 @@ def _at_keys(
     return found
 
 
-def _make_room(torch: Any, name: str) -> None:
-    """Take away an operator of ours that has the name; refuse for another's."""
-    before = _defined.pop(name, None)
-    if before is not None:
-        before._library._destroy()
-        before.overload = functools.partial(_replaced, name)
-        return
+def _check_free(torch: Any, name: str) -> None:
+    """Refuse a name that another's operator has."""
     namespace, _, short = name.partition("::")
     if hasattr(getattr(torch.ops, namespace), short):
         raise ValueError(

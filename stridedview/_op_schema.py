@@ -7,10 +7,12 @@ handed the torch module and imports none.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
@@ -137,11 +139,13 @@ def _flat(value: Any) -> Sequence[Any]:
 # -- from annotations ---------------------------------------------------------------------
 
 
-def signature(function: Any, what: str) -> inspect.Signature:
+def signature(function: Any, name: str, what: str) -> inspect.Signature:
     """Return a function's signature, with annotations that are text evaluated.
 
     Parameters
     ----------
+    name : str
+        Of the operator.
     what : str
         How messages call the function.
 
@@ -154,11 +158,26 @@ def signature(function: Any, what: str) -> inspect.Signature:
     closed = dict(inspect.getclosurevars(function).nonlocals) if is_function else None
     try:
         return inspect.signature(function, eval_str=True, locals=closed)
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+    except Exception as error:  # the text is a program, which raises anything
         raise TypeError(
-            f"an annotation of {what} cannot be evaluated ({error}); use names of its "
-            "module, or give schema='(Tensor x, ...) -> ...'"
+            f"operator {name!r}: {_unevaluated(function, closed)} of {what} cannot be "
+            f"evaluated ({type(error).__name__}: {error}); use names of its module, or "
+            "give schema='(Tensor x, ...) -> ...'"
         ) from error
+
+
+def _unevaluated(function: Any, closed: Mapping[str, Any] | None) -> str:
+    """Return how to call the first annotation whose text cannot be evaluated."""
+    for name, text in getattr(function, "__annotations__", {}).items():
+        single = types.FunctionType((lambda: None).__code__, function.__globals__)
+        single.__annotations__ = {name: text}
+        try:
+            inspect.get_annotations(single, eval_str=True, locals=closed)
+        except Exception:  # noqa: BLE001 - as above
+            if name == "return":
+                return f"the annotation {text!r} of the result"
+            return f"the annotation {text!r} of parameter {name!r}"
+    return "an annotation"
 
 
 def from_annotations(
@@ -186,12 +205,72 @@ def from_annotations(
             f"operator {name!r}: the function does not say what it returns; write -> None, "
             "-> torch.Tensor or -> tuple[torch.Tensor, ...], or give schema="
         )
-    parameters = [one.replace(annotation=_as_list(one.annotation)) for one in parameters]
+    parameters = [
+        one.replace(annotation=_as_list(_as_known(torch, one.annotation)))
+        for one in parameters
+    ]
+    returns = _as_known(torch, returns)
+    _check_types(name, parameters, returns)
     try:
         return _infer(torch, parameters, returns, mutates)
     except ValueError as error:
         what = _culprit(torch, parameters, returns, mutates)
         raise TypeError(f"operator {name!r}: {what or error}") from error
+
+
+def _as_known(torch: Any, annotation: Any) -> Any:
+    """Return an annotation without what says nothing of the schema.
+
+    A Parameter is a tensor, and Annotated[T, ...] a T; within lists and optionals too.
+    """
+    if annotation is torch.nn.Parameter:
+        return torch.Tensor
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _as_known(torch, args[0])
+    if origin not in (list, tuple, Sequence, typing.Union, types.UnionType):
+        return annotation
+    known = tuple([_as_known(torch, one) for one in args])
+    if all(new is old for new, old in zip(known, args, strict=True)):
+        return annotation
+    kinds: dict[Any, Any] = {Sequence: typing.Sequence, types.UnionType: typing.Union}
+    return kinds.get(origin, origin)[known]
+
+
+def _check_types(name: str, parameters: Sequence[Any], returns: Any) -> None:
+    """Refuse what is no type. torch would log each, or raise what does not name it."""
+    inference = importlib.import_module("torch._library.infer_schema")
+
+    def is_type(annotation: Any, known: Any) -> bool:
+        try:
+            return isinstance(annotation, type) or annotation in known
+        except TypeError:  # not hashable
+            return False
+
+    for one in parameters:
+        if not is_type(one.annotation, inference.SUPPORTED_PARAM_TYPES):
+            raise TypeError(f"operator {name!r}: {_no_type(one)}")
+    returned: tuple[Any, ...] = (returns,)
+    if typing.get_origin(returns) in (tuple, list):
+        returned = typing.get_args(returns)
+    known = inference.SUPPORTED_RETURN_TYPES
+    if not all(one is None or is_type(one, known) for one in returned):
+        raise TypeError(f"operator {name!r}: {_no_result(returns)}")
+
+
+def _no_type(parameter: inspect.Parameter) -> str:
+    return (
+        f"parameter {parameter.name!r} is annotated {_spelt(parameter.annotation)}, which "
+        f"torch.library has no type for; use {TYPES}, or give "
+        "schema='(Tensor x, ...) -> ...'"
+    )
+
+
+def _no_result(returns: Any) -> str:
+    return (
+        f"it returns {_spelt(returns)}, which torch.library has no type for; return "
+        "None, a tensor, a number, or a tuple or list of tensors"
+    )
 
 
 def _as_list(annotation: Any) -> Any:
@@ -228,11 +307,7 @@ def _culprit(
 
     for one in parameters:
         if not is_taken([one.replace(default=one.empty)], None, ()):
-            return (
-                f"parameter {one.name!r} is annotated {_spelt(one.annotation)}, which "
-                f"torch.library has no type for; use {TYPES}, or give "
-                "schema='(Tensor x, ...) -> ...'"
-            )
+            return _no_type(one)
         if not is_taken([one], None, ()):
             return (
                 f"parameter {one.name!r} has the default {one.default!r}, which a schema "
@@ -244,10 +319,7 @@ def _culprit(
                 f"{_spelt(one.annotation)}; only tensors can be written to"
             )
     if not is_taken([], returns, ()):
-        return (
-            f"it returns {_spelt(returns)}, which torch.library has no type for; return "
-            "None, a tensor, a number, or a tuple or list of tensors"
-        )
+        return _no_result(returns)
     return ""
 
 

@@ -26,17 +26,18 @@ from stridedview._ingest cimport (
 from stridedview._layout cimport Layout
 from stridedview._scalars cimport (
     KIND_ARRAY, KIND_BOOL, KIND_COMPLEX, KIND_ENUM, KIND_FLOAT, KIND_HOST, KIND_INT,
-    KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_FLOAT64, SET_INT64,
-    SET_TUPLE, store_float, store_int, store_other, store_uint64,
+    KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_F_ARRAY, SET_FLOAT64,
+    SET_INT64, SET_TUPLE, store_float, store_int, store_other, store_uint64,
 )
 from stridedview._source cimport Source
 from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
 from stridedview._view cimport NO_STREAM, StridedView
 
 import enum
-import threading
 
 import numpy as np
+
+from stridedview._locks import Lock
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
@@ -54,7 +55,7 @@ cdef enum:
 
 cdef dict _kinds = {}           # type -> kind, for the types that are not asked by pointer
 cdef dict _type_ids = {}        # named tuple or enum class -> id in a word
-cdef object _lock = threading.Lock()
+cdef object _lock = Lock()
 
 
 cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1:
@@ -244,7 +245,8 @@ cdef bint pack_view(const Slot* slot, PyObject* view, uint64_t* words, Call* cal
         return False
     memcpy(words, layout.words, (5 + 2 * slot.ndim) * sizeof(uint64_t))
     words[4] = <uint64_t><uintptr_t>array.data if layout.size else 0
-    return _is_usable(slot, words)
+    return _is_usable(slot, words) and (
+        layout.whole_strides or _misaligned_axis(words, slot.ndim, slot.misaligned) < 0)
 
 
 cdef inline bint _has_noted(int* count, intptr_t* waits, intptr_t stream) noexcept nogil:
@@ -266,13 +268,32 @@ cdef inline bint _is_usable(const Slot* slot, const uint64_t* words) noexcept no
     return words[2] == 0 or (words[4] >= FIRST_PAGE and words[4] & slot.misaligned == 0)
 
 
+cdef inline int _misaligned_axis(const uint64_t* words, int ndim,
+                                 uint64_t mask) noexcept nogil:
+    """Return the first axis whose stride leads off the alignment, or -1."""
+    cdef int axis
+    for axis in range(ndim):
+        if words[5 + axis] > 1 and words[5 + ndim + axis] & mask:
+            return axis
+    return -1
+
+
 # -- the general way ----------------------------------------------------------------------
 
 cdef inline int check_memory(const uint64_t* words, const Source* source) except -1:
     # torch's tensors come here unchecked; the others were checked by their route.
     cdef uint64_t alignment = <uint64_t>dtype_facts[source.dtype].alignment
-    if words[2] and (words[4] < FIRST_PAGE or words[4] & (alignment - 1)):
+    cdef int axis
+    if words[2] == 0:
+        return 0
+    if words[4] < FIRST_PAGE or words[4] & (alignment - 1):
         return _refuse_pointer(words[4], source.dtype)
+    axis = _misaligned_axis(words, source.ndim, alignment - 1)
+    if axis >= 0:
+        raise BufferError(
+            f"its stride of {<int64_t>words[5 + source.ndim + axis]} bytes along axis {axis} "
+            f"leads off the {alignment} bytes that {dtype_by_id(source.dtype).name} is "
+            "aligned to; pass a copy")
     return 0
 
 
@@ -310,6 +331,9 @@ cdef int _pack_array(Slot* slot, int route, PyObject* argument, char* buffer,
     word = write_array(words, &source)
     if word != slot.word:
         return MISMATCH
+    if (slot.setter == SET_F_ARRAY and words[2] != 0
+            and not _is_f_contiguous(words, source.ndim)):
+        return MISMATCH         # the word's letter is C, whether it is F as well or not
     check_memory(words, &source)
     # Too many streams: the words are read then, and they say that no plan takes this.
     return 0 if _has_noted(&call.wait_count, call.waits, source.stream) else MISMATCH
@@ -321,7 +345,7 @@ cdef int pack_argument(Slot* slot, PyObject* argument, char* buffer, Call* call)
     cdef PyTypeObject* type_ = Py_TYPE(argument)
     cdef int kind = slot.kind if type_ is slot.type else kind_of(type_, argument)
     if kind < KIND_INT:
-        if slot.setter != SET_ARRAY or kind <= ROUTE_NONE or kind == ROUTE_HOST:
+        if slot.setter > SET_F_ARRAY or kind <= ROUTE_NONE or kind == ROUTE_HOST:
             return MISMATCH
         return _pack_array(slot, kind, argument, buffer, call)
     if kind == KIND_TUPLE:

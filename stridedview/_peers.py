@@ -130,7 +130,7 @@ def probe(name: str) -> Finding:
     """
     peer = PEERS[name]
     found = _installed_version(peer)
-    return Finding(peer, found, _verdict(peer, found))
+    return Finding(peer, found, verdict(peer, found))
 
 
 def check(name: str) -> str:
@@ -160,6 +160,23 @@ def check(name: str) -> str:
     if finding.verdict == "refused" and not forced():
         raise ImportError(_refused_message(finding))
     return finding.found
+
+
+def verdict(peer: Peer, found: str) -> str:
+    """Return what a version of a peer is worth: the verdict of a `Finding`.
+
+    Raises
+    ------
+    ValueError
+        If `found` does not begin with a number and is not empty.
+    """
+    if not found:
+        return "absent"
+    number = release(found)
+    first, end = peer.accepted
+    if number < release(first) or (end and number >= release(end)):
+        return "refused"
+    return "tested" if _is_tested(peer, number) else "untested"
 
 
 def forced() -> bool:
@@ -207,16 +224,6 @@ def _installed_version(peer: Peer) -> str:
         with suppress(PackageNotFoundError):
             return version(distribution)
     return ""
-
-
-def _verdict(peer: Peer, found: str) -> str:
-    if not found:
-        return "absent"
-    number = release(found)
-    first, end = peer.accepted
-    if number < release(first) or (end and number >= release(end)):
-        return "refused"
-    return "tested" if _is_tested(peer, number) else "untested"
 
 
 def _is_tested(peer: Peer, number: Release) -> bool:

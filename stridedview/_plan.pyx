@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from stridedview._driver cimport CUDA_SUCCESS, driver
 from stridedview._pack cimport WORD_FAMILY, Slot, kind_of, prepare_slot
-from stridedview._scalars cimport SET_ARRAY, SET_TUPLE
+from stridedview._scalars cimport SET_F_ARRAY, SET_TUPLE
 from stridedview._view cimport FAMILY_NONE, FAMILY_NUMBA, FAMILY_OWN
 
 cdef extern from "Python.h":
@@ -87,7 +87,7 @@ def make_plan(bytes words, slots, *, kernel, list extensions, function, context,
         plan.slots[index].setter = setter
         plan.slots[index].offset = offset
         plan.slots[index].following = following
-        if setter == SET_ARRAY:
+        if setter <= SET_F_ARRAY:
             _note_family(plan, plan.slots[index].word >> WORD_FAMILY & 0xff)
     plan.types = []
     plan.argument_count = len(args)

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, final
 
 @final
@@ -11,3 +12,4 @@ class PreparedLaunch:
     def __call__(self) -> None: ...
 
 def prepare(configuration: Any, *args: Any) -> PreparedLaunch: ...
+def set_simulator(prepare: Callable[[Any, tuple[Any, ...]], Any] | None) -> None: ...

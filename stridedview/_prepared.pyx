@@ -18,22 +18,30 @@ from stridedview._launch cimport (
 )
 from stridedview._pack cimport MISMATCH, WAITS, Call, Slot, pack_argument
 from stridedview._plan cimport Plan
+from stridedview._scalars cimport SET_F_ARRAY
 
 from time import perf_counter_ns
 
 from stridedview import _launch, _signature
+from stridedview._configuration import check_configuration
 
 cdef extern from "Python.h":
     const unsigned long Py_TPFLAGS_HAVE_VECTORCALL
     void PyType_Modified(PyTypeObject*)
     PyObject** _items "&PyTuple_GET_ITEM"(object, Py_ssize_t)
     object PyObject_Call(object, object, PyObject*)
+    bint PyIndex_Check(object)
+    Py_ssize_t PyNumber_AsSsize_t(object, object) except? -1
     ctypedef struct RawType "PyTypeObject":
         unsigned long tp_flags
         Py_ssize_t tp_vectorcall_offset
+        void* tp_new
 
 # The high bit of a vectorcall's count says that the slot before the arguments is free.
 cdef size_t COUNT_MASK = ~(<size_t>1 << (8 * sizeof(size_t) - 1))
+
+
+cdef str HOW_TO_MAKE_ONE = "stridedview.prepare() makes prepared launches"
 
 
 @cython.final
@@ -54,7 +62,7 @@ cdef class PreparedLaunch:
     """
 
     def __init__(self):
-        raise TypeError("stridedview.prepare() makes prepared launches")
+        raise TypeError(HOW_TO_MAKE_ONE)
 
     @property
     def args(self):
@@ -91,18 +99,16 @@ cdef class PreparedLaunch:
         IndexError
             If there is no such argument.
         TypeError
-            If its signature differs: dtype, number of dimensions, layout letter,
-            read-only, producer or device. Prepare the launch anew then.
+            If the index is no integer, or the argument's signature differs: dtype, number
+            of dimensions, layout letter, read-only, producer or device. Prepare the launch
+            anew then.
         ValueError, BufferError, OverflowError
             If its value cannot be passed; the launch stays as it was.
         """
         cdef Packed old = self.packed
-        if not 0 <= index < len(old.args):
-            raise IndexError(
-                f"there is no argument {index}; this launch has {len(old.args)}, counted "
-                "from 0")
-        args = (*old.args[:index], argument, *old.args[index + 1:])
-        self.packed = _replaced(self.configuration, old, args, index)
+        cdef Py_ssize_t place = _position(index, len(old.args))
+        args = (*old.args[:place], argument, *old.args[place + 1:])
+        self.packed = _replaced(self.configuration, old, args, place)
 
     def __call__(self):
         """Launch; see :meth:`launch`."""
@@ -114,6 +120,15 @@ cdef class PreparedLaunch:
             f"<PreparedLaunch of {name}: grid {self.configuration.griddim}, block "
             f"{self.configuration.blockdim}, {len(self.packed.args)} arguments, "
             f"{self.packed.plan.size} bytes>")
+
+
+cdef object _simulator = None       # (kernel, args) -> its launch or None; _simulator sets it
+
+
+def set_simulator(prepare):
+    """Have :func:`prepare` ask a callable about what is no configuration of ours."""
+    global _simulator
+    _simulator = prepare
 
 
 def prepare(configuration, *args):
@@ -130,6 +145,7 @@ def prepare(configuration, *args):
     Returns
     -------
     PreparedLaunch
+        In Numba's CUDA simulator an object with the same methods, which packs nothing.
 
     Raises
     ------
@@ -138,10 +154,11 @@ def prepare(configuration, *args):
         extensions go through Numba's own code at each launch.
     """
     cdef PreparedLaunch prepared
-    if not isinstance(configuration, LaunchConfiguration):
-        raise TypeError(
-            f"expected kernel[grid, block], got {type(configuration).__qualname__}; "
-            "stridedview.enable() must come before kernel[grid, block]")
+    if _simulator is not None and not isinstance(configuration, LaunchConfiguration):
+        simulated = _simulator(configuration, args)
+        if simulated is not None:
+            return simulated
+    check_configuration(configuration)
     if not is_fast() and not is_observed():
         raise TypeError("nothing can be prepared while stridedview is disabled; enable() it")
     prepared = PreparedLaunch.__new__(PreparedLaunch)
@@ -149,6 +166,29 @@ def prepare(configuration, *args):
     prepared.configuration = configuration
     prepared.packed = _packed(configuration, args)
     return prepared
+
+
+cdef object _refuse_new(PyObject* cls, PyObject* args, PyObject* keywords):
+    raise TypeError(HOW_TO_MAKE_ONE)
+
+
+# One without parameters would be a crash at its first use, so that __new__ refuses too. In
+# this module it goes to Cython's own allocation, not through the slot.
+(<RawType*>PreparedLaunch).tp_new = <void*>_refuse_new
+
+
+cdef Py_ssize_t _position(object index, Py_ssize_t count) except -1:
+    cdef Py_ssize_t place
+    if not PyIndex_Check(index):
+        raise TypeError(
+            f"index is an argument's position, an int from 0, not a {type(index).__name__}")
+    try:
+        place = PyNumber_AsSsize_t(index, IndexError)
+    except IndexError:
+        place = -1
+    if not 0 <= place < count:
+        raise IndexError(f"there is no such argument; this launch has {count}, counted from 0")
+    return place
 
 
 # -- launching ----------------------------------------------------------------------------
@@ -215,7 +255,15 @@ cdef Packed _empty(LaunchConfiguration configuration, Plan plan, tuple args):
 
 cdef Packed _packed(LaunchConfiguration configuration, tuple args):
     """Pack every argument, with a plan found or made for them."""
-    cdef Plan plan = plan_of(configuration, args)
+    return _packed_by(configuration, plan_of(configuration, args), args)
+
+
+def check_values(LaunchConfiguration configuration, Plan plan, tuple args):
+    """Raise what a launch with a plan would, for a value that cannot be packed."""
+    _packed_by(configuration, plan, args)
+
+
+cdef Packed _packed_by(LaunchConfiguration configuration, Plan plan, tuple args):
     cdef Packed packed = _empty(configuration, plan, args)
     cdef Slot* slot = plan.slots
     cdef list packs = []
@@ -245,7 +293,7 @@ cdef Packed _replaced(LaunchConfiguration configuration, Packed old, tuple args,
 cdef tuple _pack(LaunchConfiguration configuration, Slot* slot, int index, Packed packed):
     """Pack one argument; return the streams that it names and what it handed out."""
     cdef Call call
-    cdef int result
+    cdef int result = 0
     argument = packed.args[index]
     kept = None
     call.wait_count = 0
@@ -253,25 +301,37 @@ cdef tuple _pack(LaunchConfiguration configuration, Slot* slot, int index, Packe
     try:
         result = pack_argument(slot, <PyObject*>argument, packed.buffer, &call)
     except BaseException as error:
-        raise _launch.named_error(configuration.dispatcher, index, error)
+        _launch.raise_named(configuration.dispatcher, index, error)
     finally:
         if call.keep is not NULL:
             kept = <object>call.keep
             Py_DECREF(kept)
     if result == MISMATCH:
-        raise _other_signature(configuration, packed.plan, index, argument)
+        raise _other_signature(configuration, packed.plan, slot, index, argument)
     return tuple([call.waits[wait] for wait in range(call.wait_count)]), kept
 
 
-cdef object _other_signature(LaunchConfiguration configuration, Plan plan, int index,
-                             object argument):
-    words, _ = _launch.signature_words(configuration.dispatcher, (argument,))
+cdef object _other_signature(LaunchConfiguration configuration, Plan plan, Slot* slot,
+                             int index, object argument):
+    words, _ = _launch.signature_words(configuration.dispatcher, (argument,), index)
     expected = _signature.split(plan.words)[index]
     change = "it cannot be packed: it is no array on a device, number or tuple of them"
     if words is not None:
-        change = _signature.difference(expected, words)
-    return _launch.named_error(configuration.dispatcher, index, TypeError(
-        f"{change}; the launch was prepared for another signature, prepare it anew"))
+        change = _signature.difference(expected, words) or (
+            # Such an array's words say C, and not whether it is F as well.
+            "it is not F-contiguous, as the kernel's signature wants it" if _wants_f(slot)
+            else "it changes from one reading to the next")
+    return TypeError(
+        f"{_launch.argument_name(configuration.dispatcher, index)}: {change}; the launch "
+        "was prepared for another signature, prepare it anew")
+
+
+cdef bint _wants_f(Slot* slot) noexcept:
+    cdef int index
+    for index in range(1 + slot.following):
+        if slot[index].setter == SET_F_ARRAY:
+            return True
+    return False
 
 
 cdef int _gather_waits(Packed packed) except -1:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from stridedview import _launch
+from stridedview import _launch, _simulator
 
 
 class _Kernel:
@@ -38,24 +38,28 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self._kernels: dict[int, tuple[Any, _Kernel]] = {}
+        self._kernels: dict[Any, _Kernel] = {}  # by Python function
         self._lock = threading.Lock()
 
     def _note(self, configuration: Any, args: tuple[Any, ...], nanoseconds: int) -> None:
-        dispatcher = configuration.dispatcher
-        routes = [_route(value) for value in args]
+        found = [_route(value) for value in args]
+        routes = [(route.name, route.why_slow) for route in found]
+        # What forall() and specialize() compile has a dispatcher of its own.
+        self._add(configuration.dispatcher.py_func, routes, nanoseconds)
+
+    def _note_simulated(self, kernel: Any, args: tuple[Any, ...], nanoseconds: int) -> None:
+        self._add(kernel.fn, [("simulator", "")] * len(args), nanoseconds)
+
+    def _add(self, function: Any, routes: list[tuple[str, str]], nanoseconds: int) -> None:
         with self._lock:
-            # The dispatcher is kept, so that its id is not used again.
-            name = dispatcher.py_func.__qualname__
-            kept = self._kernels.setdefault(id(dispatcher), (dispatcher, _Kernel(name)))
-            kernel = kept[1]
+            kernel = self._kernels.setdefault(function, _Kernel(function.__qualname__))
             kernel.launches += 1
             kernel.nanoseconds += nanoseconds
             kernel.longest = max(kernel.longest, nanoseconds)
-            for index, route in enumerate(routes):
-                kernel.routes.setdefault(index, Counter())[route.name] += 1
-                if route.why_slow:
-                    kernel.slow[index] = route.why_slow
+            for index, (name, why_slow) in enumerate(routes):
+                kernel.routes.setdefault(index, Counter())[name] += 1
+                if why_slow:
+                    kernel.slow[index] = why_slow
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return one dict a kernel: those with slow arguments first, then by their time.
@@ -68,8 +72,10 @@ class Profile:
             and "slow" (why, or ""), slow ones first.
         """
         with self._lock:
-            kernels = [kernel for _, kernel in self._kernels.values()]
-            kernels.sort(key=lambda kernel: (not kernel.slow, -kernel.nanoseconds))
+            kernels = sorted(
+                self._kernels.values(),
+                key=lambda kernel: (not kernel.slow, -kernel.nanoseconds),
+            )
             return [_facts(kernel) for kernel in kernels]
 
     def to_json(self) -> str:
@@ -174,7 +180,8 @@ def _routes_text(facts: dict[str, Any]) -> str:
 
 def _route(value: Any) -> Any:
     routes: Any = importlib.import_module("stridedview.numba_cuda")._routes
-    return routes.route_of(value)
+    # A producer that runs Python code to be read may answer once, and it has.
+    return routes.route_of(value, reading=False)
 
 
 @contextlib.contextmanager
@@ -182,16 +189,21 @@ def profile() -> Iterator[Profile]:
     """Record every launch of every thread within a ``with`` block.
 
     Within the block a launch costs more, as its routes are noted; that is not in the
-    time recorded. Launches through Numba while stridedview is disabled are not seen.
+    time recorded. Launches through Numba while stridedview is disabled are not seen. In
+    Numba's CUDA simulator the time is that of the whole simulated run.
 
     Yields
     ------
     Profile
     """
     found = Profile()
-    observer = found._note
+    observer, simulated = found._note, found._note_simulated
+    # The modules may be gone when Python ends within the block.
+    remove, remove_simulated = _launch.remove_observer, _simulator.remove_observer
     _launch.add_observer(observer)
+    _simulator.add_observer(simulated)
     try:
         yield found
     finally:
-        _launch.remove_observer(observer)
+        remove(observer)
+        remove_simulated(simulated)

@@ -6,6 +6,7 @@ record, which a kernel takes by pointer and whose fields read and write as items
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from stridedview._view import StridedView, add_members, numba_record_type
@@ -58,13 +59,22 @@ class Record:
     def __setitem__(self, name: str, value: Any) -> None:
         self.view.setitem(_checked(name), value)
 
-    def getitem(self, name: str, stream: Any = 0) -> Any:
-        """Return ``self[name]``, read on this stream."""
-        return Record(self.view.bind(stream))[name] if stream else self[name]
+    def getitem(self, item: str, stream: Any = 0) -> Any:
+        """Return ``self[item]``, read on this stream."""
+        return Record(self.view.bind(stream))[item] if stream else self[item]
 
-    def setitem(self, name: str, value: Any, stream: Any = 0) -> None:
+    def setitem(self, key: str, value: Any, stream: Any = 0) -> None:
         """Write a field on this stream."""
-        self.view.setitem(_checked(name), value, stream=stream)
+        self.view.setitem(_checked(key), value, stream=stream)
+
+    def __copy__(self) -> Record:
+        return Record(self.view)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Record:
+        return Record(copy.deepcopy(self.view, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Record, (self.view,)
 
     @property
     def _numba_type_(self) -> Any:

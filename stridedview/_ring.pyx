@@ -28,8 +28,9 @@ from stridedview._driver cimport (
 )
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
+
+from stridedview._locks import Lock
 
 cdef enum:
     CU_MEMHOSTALLOC_PORTABLE = 1
@@ -51,7 +52,6 @@ cdef class _Ring:
     cdef void* slots[MAX_THREADS * SLOTS_EACH]
     cdef void* events[MAX_THREADS * SLOTS_EACH]
     cdef void* began            # after what the stream had to do before a transfer
-    cdef unsigned long long context
     cdef int threads
 
 
@@ -75,16 +75,18 @@ cdef struct Job:
     const char* what
 
 
-cdef _Ring _ring = None
+# Context id -> its ring. An id is never given twice; the buffers of a context that was
+# reset are gone with it, and what is left here of them is small.
+cdef dict _rings = {}
 cdef object _pool = None
-cdef object _ring_lock = threading.Lock()
+cdef object _ring_lock = Lock()
 cdef PyThread_type_lock _share_lock = PyThread_allocate_lock()
 
 
 def _after_fork():
     # The threads are the parent's, and so is the context.
-    global _ring, _pool, _ring_lock
-    _ring, _pool, _ring_lock = None, None, threading.Lock()
+    global _rings, _pool
+    _rings, _pool = {}, None
 
 
 if hasattr(os, "register_at_fork"):
@@ -98,40 +100,66 @@ cdef int _thread_count():
 
 
 cdef _Ring _get_ring():
-    # Called with the lock held. After a reset of the device the old buffers are gone.
-    global _ring, _pool
+    # Called with the lock held.
+    global _pool
     cdef unsigned long long context = 0
     cdef _Ring made
     check(driver.cuCtxGetId(NULL, &context), "cuCtxGetId")
-    if _ring is not None and _ring.context == context:
-        return _ring
+    found = _rings.get(context)
+    if found is not None:
+        return <_Ring>found
     made = _Ring.__new__(_Ring)
-    made.context = context
     made.threads = _thread_count()
     _fill_ring(made)
     if _pool is None and made.threads > 1:
         _pool = ThreadPoolExecutor(made.threads - 1, "stridedview-copy")
-    _ring = made
-    return _ring
+    _rings[context] = made
+    return made
 
 
 cdef int _fill_ring(_Ring ring) except -1:
-    cdef void* whole
-    cdef int slot, count = ring.threads * SLOTS_EACH
     # A capture in global mode forbids allocating, in any thread.
     cdef int result, mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    cdef const char* what = b""
     driver.cuThreadExchangeStreamCaptureMode(&mode)
+    result = _make_buffers(ring, &what)
+    if result != CUDA_SUCCESS:
+        _free_buffers(ring)
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    return check(result, what.decode())
+
+
+cdef int _make_buffers(_Ring ring, const char** what) noexcept:
+    # Return the driver's result, and whose it is.
+    cdef int slot, count = ring.threads * SLOTS_EACH
+    cdef int result
+    what[0] = b"cuMemHostAlloc"
     result = driver.cuMemHostAlloc(
-        &whole, <size_t>count * SLOT_BYTES, CU_MEMHOSTALLOC_PORTABLE)
-    driver.cuThreadExchangeStreamCaptureMode(&mode)
-    check(result, "cuMemHostAlloc")
+        &ring.slots[0], <size_t>count * SLOT_BYTES, CU_MEMHOSTALLOC_PORTABLE)
+    if result != CUDA_SUCCESS:
+        ring.slots[0] = NULL
+        return result
+    what[0] = b"cuEventCreate"
     for slot in range(count):
-        ring.slots[slot] = <char*>whole + slot * SLOT_BYTES
+        ring.slots[slot] = <char*>ring.slots[0] + slot * SLOT_BYTES
         # Waited for by polling: a sleeping thread wakes too late to keep the link busy.
-        check(driver.cuEventCreate(
-            &ring.events[slot], CU_EVENT_DISABLE_TIMING), "cuEventCreate")
-    return check(driver.cuEventCreate(
-        &ring.began, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC), "cuEventCreate")
+        result = driver.cuEventCreate(&ring.events[slot], CU_EVENT_DISABLE_TIMING)
+        if result != CUDA_SUCCESS:
+            ring.events[slot] = NULL
+            return result
+    return driver.cuEventCreate(
+        &ring.began, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)
+
+
+cdef int _free_buffers(_Ring ring) noexcept:
+    # Nothing was queued that uses them.
+    cdef int slot
+    for slot in range(ring.threads * SLOTS_EACH):
+        if ring.events[slot] != NULL:
+            driver.cuEventDestroy(ring.events[slot])
+    if ring.slots[0] != NULL:
+        driver.cuMemFreeHost(ring.slots[0])
+    return 0
 
 
 # ---- what a thread does --------------------------------------------------------------

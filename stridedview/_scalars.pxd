@@ -19,23 +19,24 @@ cdef enum:
     # How a value is written, by the kernel's formal type.
     SET_NONE = 0
     SET_ARRAY = 1
-    SET_TUPLE = 2               # the slots after it are its items
-    SET_BOOL = 3
-    SET_INT8 = 4
-    SET_INT16 = 5
-    SET_INT32 = 6
-    SET_INT64 = 7
-    SET_UINT8 = 8
-    SET_UINT16 = 9
-    SET_UINT32 = 10
-    SET_UINT64 = 11
-    SET_FLOAT16 = 12
-    SET_FLOAT32 = 13
-    SET_FLOAT64 = 14
-    SET_COMPLEX64 = 15
-    SET_COMPLEX128 = 16
-    SET_POINTER = 17
-    SET_TIME = 18               # datetime64 and timedelta64: their int64
+    SET_F_ARRAY = 2             # an array of letter C that has to be F-contiguous as well
+    SET_TUPLE = 3               # the slots after it are its items
+    SET_BOOL = 4
+    SET_INT8 = 5
+    SET_INT16 = 6
+    SET_INT32 = 7
+    SET_INT64 = 8
+    SET_UINT8 = 9
+    SET_UINT16 = 10
+    SET_UINT32 = 11
+    SET_UINT64 = 12
+    SET_FLOAT16 = 13
+    SET_FLOAT32 = 14
+    SET_FLOAT64 = 15
+    SET_COMPLEX64 = 16
+    SET_COMPLEX128 = 17
+    SET_POINTER = 18
+    SET_TIME = 19               # datetime64 and timedelta64: their int64
 
 
 # Write a value at `destination` as a setter's type; OverflowError or TypeError if it is none.

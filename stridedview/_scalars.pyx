@@ -2,9 +2,10 @@
 
 Owns the setters: how a Python or NumPy number is written as the kernel's formal type, and
 which values are refused. What fits is written as numba-cuda writes it; what does not fit
-is an error here, where numba-cuda cuts it off.
+is an error here, where numba-cuda cuts an integer off and makes a float infinite.
 """
 
+from libc.math cimport fabs, isfinite
 from libc.stdint cimport (
     int16_t, int32_t, int64_t, int8_t, uint16_t, uint32_t, uint64_t, uint8_t,
 )
@@ -18,6 +19,9 @@ cdef extern from "Python.h":
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
     double PyComplex_RealAsDouble(object) except? -1.0
     double PyComplex_ImagAsDouble(object) except? -1.0
+
+# The least that rounds to infinity as float16: half a step above its largest, 65504.
+cdef double HALF_BEYOND = 65520.0
 
 
 cdef int store_other(int setter, int kind, object value, char* destination) except -1:
@@ -133,6 +137,8 @@ cdef int store_float(int setter, double value, char* destination) except -1:
     if setter == SET_FLOAT64:
         (<double*>destination)[0] = value
     elif setter == SET_FLOAT32:
+        if _overflows(value):
+            return _does_not_fit(value, "float32")
         (<float*>destination)[0] = <float>value
     elif setter == SET_FLOAT16:
         return _store_half(value, destination)
@@ -147,8 +153,15 @@ cdef int store_float(int setter, double value, char* destination) except -1:
     return 0
 
 
+cdef inline bint _overflows(double value) noexcept:
+    """Whether a finite value is infinite as float32."""
+    return not isfinite(<float>value) and isfinite(value)
+
+
 cdef int _store_half(double value, char* destination) except -1:
-    # NumPy rounds to nearest even and overflows to infinity, as Numba packs it.
+    if fabs(value) >= HALF_BEYOND and isfinite(value):
+        return _does_not_fit(value, "float16")
+    # NumPy rounds to nearest even, as Numba packs it.
     (<uint16_t*>destination)[0] = <uint16_t>int(np.float16(value).view(np.uint16))
     return 0
 
@@ -160,6 +173,8 @@ cdef int _store_complex(int setter, object value, char* destination) except -1:
         (<double*>destination)[0] = real
         (<double*>destination)[1] = imag
     elif setter == SET_COMPLEX64:
+        if _overflows(real) or _overflows(imag):
+            return _does_not_fit(value, "complex64")
         (<float*>destination)[0] = <float>real
         (<float*>destination)[1] = <float>imag
     elif setter == SET_BOOL:
@@ -182,9 +197,9 @@ cdef str _setter_name(int setter):
 
 
 SETTERS = {
-    "array": SET_ARRAY, "tuple": SET_TUPLE, "boolean": SET_BOOL, "int8": SET_INT8,
-    "int16": SET_INT16, "int32": SET_INT32, "int64": SET_INT64, "uint8": SET_UINT8,
-    "uint16": SET_UINT16, "uint32": SET_UINT32, "uint64": SET_UINT64,
+    "array": SET_ARRAY, "F array": SET_F_ARRAY, "tuple": SET_TUPLE, "boolean": SET_BOOL,
+    "int8": SET_INT8, "int16": SET_INT16, "int32": SET_INT32, "int64": SET_INT64,
+    "uint8": SET_UINT8, "uint16": SET_UINT16, "uint32": SET_UINT32, "uint64": SET_UINT64,
     "float16": SET_FLOAT16, "float32": SET_FLOAT32, "float64": SET_FLOAT64,
     "complex64": SET_COMPLEX64, "complex128": SET_COMPLEX128, "pointer": SET_POINTER,
     "time": SET_TIME,

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from stridedview._alloc import empty_in
 from stridedview._dtype import dtype as find_dtype
+from stridedview._dtype import is_static
 from stridedview._layout import Layout
 from stridedview._view import (
     StridedView,
@@ -48,8 +50,8 @@ __all__ = [
     "zeros",
 ]
 
-_CPU, _CUDA, _PINNED = 1, 2, 3
-_HANDLE_BYTES = 64
+_CPU, _CUDA = 1, 2
+HANDLE_BYTES = 64  # of a CUipcMemHandle
 
 
 # ---- pickling by value ---------------------------------------------------------------
@@ -59,33 +61,29 @@ def _reduce_ex(self: StridedView, _protocol: int) -> tuple[Any, ...]:
     """Pickle the items, their dtype and the device; protocol 5 can pass them out of band.
 
     The items travel as a NumPy array in the order of their axes, so gaps are not sent.
+    They come back in the kind of memory they were in, on the device of the same number.
     """
-    entry = find_dtype(self.dtype_name) if _is_static(self.dtype_name) else None
+    what = dtype_of(self)
     # NumPy may lack the dtype: the bytes then travel as unsigned integers.
-    plain = self.view(f"u{self.itemsize}") if entry and not entry.typestr else self
-    what = self.dtype_name if entry else self.dtype
+    plain = self if find_dtype(what).typestr else self.view(f"u{self.itemsize}")
     return _restore, (plain.copy_to_host(), what, self.device, self.readonly)
 
 
-def _is_static(name: str) -> bool:
-    try:
-        find_dtype(name)
-    except TypeError:
-        return False
-    return True
+def dtype_of(view: StridedView) -> Any:
+    """Return what names a view's dtype in every process, also where NumPy has none."""
+    return view.dtype_name if is_static(view.dtype_name) else view.dtype
 
 
 def _restore(
     array: Any, dtype: Any, device: tuple[int, int], readonly: bool
 ) -> StridedView:
     kind, number = device
-    if kind == _CPU:
-        view = from_any(array)
-    elif kind == _PINNED:
-        view = pinned(array.shape, array.dtype)
-        view[...] = array
-    else:
-        view = to_device(array, device=number)
+    view = from_any(array)
+    if kind == _CUDA:
+        view = to_device(view, device=number)
+    elif kind != _CPU:
+        source, view = view, empty_in(device, view)
+        view.copy_to_device(source)
     view = view.view(dtype)
     return as_readonly(view) if readonly and not view.readonly else view
 
@@ -104,18 +102,26 @@ class IpcHandle:
     """A handle to a view's memory for another process on this machine.
 
     It pickles. There, ``open()`` gives a view of the same memory, with the shape, the
-    strides and the offset within its block that it had here, and ``close()`` ends its use;
-    as a context manager it does both. The process that made it must keep the memory.
+    strides and the offset within its block that it had here, read-only if it was, and
+    ``close()`` ends its use; as a context manager it does both. The process that made it
+    must keep the memory.
     """
 
     def __init__(
-        self, handle: bytes, offset: int, layout: Layout, dtype: Any, device: int
+        self,
+        handle: bytes,
+        offset: int,
+        layout: Layout,
+        dtype: Any,
+        device: int,
+        readonly: bool = False,
     ) -> None:
         self._handle = handle
         self._offset = offset
         self._layout = layout
         self._dtype = dtype
         self._device = device
+        self._readonly = readonly
         self._base: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,10 +131,11 @@ class IpcHandle:
             self._layout,
             self._dtype,
             self._device,
+            self._readonly,
         )
 
     def open(self) -> StridedView:
-        """Return a view of the memory.
+        """Return a view of the memory, read-only if the one it was made of is.
 
         Raises
         ------
@@ -157,6 +164,7 @@ class IpcHandle:
             self._layout,
             self._dtype,
             (_CUDA, self._device),
+            readonly=self._readonly,
             owner=self,
         )
 
@@ -197,13 +205,13 @@ def _get_ipc_handle(self: StridedView) -> Any:
     )
     base, _ = _ask(driver.cuMemGetAddressRange(self.ptr), "cuMemGetAddressRange", advice)
     handle = _ask(driver.cuIpcGetMemHandle(base), "cuIpcGetMemHandle", advice)
-    what = self.dtype_name if _is_static(self.dtype_name) else self.dtype
     return IpcHandle(
-        ctypes.string_at(handle.getPtr(), _HANDLE_BYTES),
+        ctypes.string_at(handle.getPtr(), HANDLE_BYTES),
         self.ptr - int(base),
         self.layout,
-        what,
+        dtype_of(self),
         self.device[1],
+        self.readonly,
     )
 
 

@@ -1,8 +1,8 @@
 """Let Numba's CUDA simulator take CPU torch tensors.
 
-Owns the patch of the simulator (``NUMBA_ENABLE_CUDASIM=1``) and the conversion of a CPU
-tensor to the simulator's own array. It does not import torch: a program that passes a
-tensor has done so already.
+Owns the patch of the simulator (``NUMBA_ENABLE_CUDASIM=1``), the conversion of a CPU
+tensor to the simulator's own array, and what stands there for a prepared launch. It does
+not import torch: a program that passes a tensor has done so already.
 """
 
 from __future__ import annotations
@@ -12,24 +12,18 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Any, NamedTuple
+
+from stridedview import _prepared, _stats
+from stridedview._dtype import dtype as find_dtype
 
 _KERNEL_MODULE = "numba.cuda.simulator.kernel"
 
-# torch dtypes that NumPy lacks: torch name -> (carrier of the same width, ml_dtypes name).
-_CARRIED = {
-    "bfloat16": ("int16", "bfloat16"),
-    "float8_e4m3fn": ("uint8", "float8_e4m3fn"),
-    "float8_e5m2": ("uint8", "float8_e5m2"),
-    "float8_e8m0fnu": ("uint8", "float8_e8m0fnu"),
-}
-_REFUSED_DTYPES = (
-    "complex32",
-    "float4_e2m1fn_x2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-)
+# A torch dtype that NumPy lacks is carried by the integers of its width, in bytes.
+_CARRIERS = {1: "uint8", 2: "int16"}
+
+Observer = Callable[[Any, tuple[Any, ...], int], None]
 
 
 class _Replacement(NamedTuple):
@@ -45,7 +39,8 @@ class _Replacement(NamedTuple):
 def enable(**_options: Any) -> None:
     """Make simulated kernels take CPU torch tensors, sharing their memory.
 
-    Does nothing if they do already.
+    Does nothing if they do already. The options, which the caller has checked, choose
+    among routes and streams, and here there are none.
 
     Raises
     ------
@@ -61,6 +56,7 @@ def enable(**_options: Any) -> None:
     for entry, original in probed:
         setattr(_owner(entry), entry.attribute, entry.make(original))
         _originals.append((entry, original))
+    _prepared.set_simulator(_prepare)
 
 
 def disable() -> None:
@@ -68,6 +64,7 @@ def disable() -> None:
     while _originals:
         entry, original = _originals.pop()
         setattr(_owner(entry), entry.attribute, original)
+    _prepared.set_simulator(None)
 
 
 def is_enabled() -> bool:
@@ -75,16 +72,72 @@ def is_enabled() -> bool:
     return bool(_originals)
 
 
-@contextmanager
-def enabled() -> Iterator[None]:
-    """Enable within a ``with`` block; leave things on the way out as they were before."""
-    was_enabled = is_enabled()
-    enable()
-    try:
-        yield
-    finally:
-        if not was_enabled:
-            disable()
+def is_kernel(value: Any) -> bool:
+    """Whether a value is a simulated kernel, which is its own configuration too."""
+    simulator: Any = sys.modules.get(_KERNEL_MODULE)
+    return simulator is not None and isinstance(value, simulator.FakeCUDAKernel)
+
+
+def add_observer(observer: Observer) -> None:
+    """Call ``observer(kernel, args, nanoseconds)`` after each simulated launch."""
+    _observers.append(observer)
+
+
+def remove_observer(observer: Observer) -> None:
+    """Call an observer no more."""
+    _observers.remove(observer)
+
+
+class SimulatedLaunch:
+    """What ``prepare`` gives in the simulator: a launch kept, with nothing packed.
+
+    It has the methods of :class:`stridedview.PreparedLaunch`.
+    """
+
+    def __init__(self, kernel: Any, args: tuple[Any, ...]) -> None:
+        # A simulated kernel is its own configuration; the next one would change it.
+        self.configuration = copy.copy(kernel)
+        self._args = args
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments, a tuple."""
+        return self._args
+
+    def launch(self) -> None:
+        """Run the kernel."""
+        self.configuration(*self._args)
+
+    __call__ = launch
+
+    def update(self, index: int, argument: Any) -> None:
+        """Replace one argument.
+
+        Raises
+        ------
+        IndexError
+            If there is no such argument.
+        """
+        if not 0 <= index < len(self._args):
+            raise IndexError(
+                f"there is no argument {index}; this launch has {len(self._args)}, counted "
+                "from 0"
+            )
+        self._args = (*self._args[:index], argument, *self._args[index + 1 :])
+
+    def __repr__(self) -> str:
+        kernel = self.configuration
+        return (
+            f"<simulated launch of {kernel.__name__}: grid {tuple(kernel.grid_dim)}, block "
+            f"{tuple(kernel.block_dim)}, {len(self._args)} arguments>"
+        )
+
+
+def _prepare(configuration: Any, args: tuple[Any, ...]) -> SimulatedLaunch | None:
+    """Return a launch of a simulated kernel, or None if it is not one with a grid."""
+    if is_kernel(configuration) and configuration.grid_dim is not None:
+        return SimulatedLaunch(configuration, args)
+    return None
 
 
 def _require_simulator() -> None:
@@ -117,21 +170,48 @@ def _taking_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a ``FakeCUDAKernel.__call__`` that converts tensors, then calls `original`."""
     simulator = importlib.import_module(_KERNEL_MODULE)
 
-    def __call__(self: Any, *args: Any) -> Any:  # noqa: N807
-        torch = sys.modules.get("torch")
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         # Within a kernel this is a call of a device function: nothing new comes in there.
-        if torch is None or self._device or simulator._get_kernel_context():
-            return original(self, *args)
-        names = _parameter_names(self.fn)
-        return original(
-            self,
-            *(
-                _convert(torch, arg, f"argument {position}{name}")
-                for position, (arg, name) in enumerate(_zip_names(args, names), start=1)
-            ),
-        )
+        if self._device or simulator._get_kernel_context():
+            return original(self, *args, **kwargs)
+        if kwargs:
+            raise TypeError(f"kernels take no keyword arguments, got {sorted(kwargs)}")
+        _check_count(self.fn, args)
+        taken = _converted(self.fn, args)
+        _stats.note_fallback("simulator")
+        start = perf_counter_ns()
+        original(self, *taken)
+        duration = perf_counter_ns() - start
+        for observer in tuple(_observers):
+            observer(self, args, duration)
+        return None
 
     return __call__
+
+
+def _check_count(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse a wrong number of arguments before the first thread of the kernel does."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args)
+    except TypeError:
+        wanted = ", ".join(signature.parameters)
+        raise TypeError(
+            f"kernel '{function.__name__}' takes {len(signature.parameters)} arguments "
+            f"({wanted}), got {len(args)}"
+        ) from None
+
+
+def _converted(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return args
+    return tuple(
+        _convert(torch, arg, f"argument {position}{name}")
+        for position, (arg, name) in enumerate(
+            _zip_names(args, _parameter_names(function)), start=1
+        )
+    )
 
 
 def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -188,15 +268,15 @@ def _host_array(torch: Any, tensor: Any, where: str) -> Any:
     reason = _refusal(torch, tensor)
     if reason:
         raise TypeError(f"{where}: {type(tensor).__name__}: {reason}")
+    entry = find_dtype(tensor.dtype)
     detached = tensor.detach()
-    name = _dtype_name(tensor)
-    if name not in _CARRIED:
+    if entry.typestr:
         return detached.numpy()
-    carrier, extension_name = _CARRIED[name]
-    extension = _ml_dtype(extension_name)
+    carrier = _CARRIERS[entry.itemsize]
+    extension = _ml_dtype(entry.name)
     if extension is None:
         raise TypeError(
-            f"{where}: NumPy has no dtype for torch.{name}; install ml_dtypes, "
+            f"{where}: NumPy has no dtype for {tensor.dtype}; install ml_dtypes, "
             f"or pass a view such as t.view(torch.{carrier})"
         )
     return detached.view(getattr(torch, carrier)).numpy().view(extension)
@@ -215,13 +295,13 @@ def _refusal(torch: Any, tensor: Any) -> str | None:
         return "its conjugate bit is set and would be ignored; pass t.resolve_conj()"
     if tensor.is_neg():
         return "its negative bit is set and would be ignored; pass t.resolve_neg()"
-    if _dtype_name(tensor) in _REFUSED_DTYPES:
-        return f"a kernel cannot take {tensor.dtype}; pass t.view(torch.uint8)"
+    try:
+        entry = find_dtype(tensor.dtype)
+    except TypeError as error:
+        return f"{error}; pass a view as an integer type of the same width"
+    if not entry.kernel:
+        return f"a kernel cannot take {tensor.dtype}; {entry.advice}"
     return None
-
-
-def _dtype_name(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _ml_dtype(name: str) -> Any:
@@ -238,3 +318,4 @@ _REPLACED = (
     ),
 )
 _originals: list[tuple[_Replacement, Callable[..., Any]]] = []
+_observers: list[Observer] = []

@@ -70,11 +70,13 @@ def stats() -> dict[str, Any]:
     Returns
     -------
     dict
-        "launches": those that used a plan; "hits": those of them that found it;
-        "misses": launches for whose signature there was no plan; "plans": plans made;
+        "launches": those that used a plan, so no fallbacks; "hits": those of them that
+        found it, and those that were prepared; "misses": launches for whose signature a
+        plan was made; "plans": plans made, for launches and by ``prepare``;
         "compiles": kernels compiled for a launch, failed ones included;
         "compile_seconds"; "loads": kernels loaded from the disk cache; "fallbacks":
-        launches through Numba's own code by reason.
+        launches through Numba's own code by reason; all of them, "simulator", in
+        Numba's CUDA simulator.
     """
     launches, missed = _launch.launch_counts()
     with _lock:

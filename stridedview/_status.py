@@ -16,7 +16,17 @@ import stridedview
 from stridedview import _autoenable, _peers
 
 TENSOR = "torch.Tensor"
-NO_ROUTES = "  none: this process has seen no arrays (status --import torch shows torch's)"
+NO_ROUTES = (
+    "  none: this process has seen no arrays. `status --import torch` shows torch's,\n"
+    '  stridedview.__main__.main(["status"]) within a program the ones that it took'
+)
+# The variables that are read, and the values that count; "" and "0" are off.
+VARIABLES = {
+    _autoenable.VARIABLE: ("1", "true"),
+    _peers.FORCE_VARIABLE: ("1",),
+    "STRIDEDVIEW_TORCH_ROUTE": ("exchange",),
+}
+ROW_BY_ROW = "strided copies on the device go row by row, slowly"
 
 
 def collect() -> dict[str, Any]:
@@ -28,8 +38,10 @@ def collect() -> dict[str, Any]:
         "peers": [_peer_facts(name) for name in _peers.PEERS],
         "forced": _peers.forced(),
         "driver": driver_facts(),
+        "compiler": compiler_facts(),
         "numba": _numba_facts(),
         "routes": routes(),
+        "ignored": ignored_variables(),
     }
 
 
@@ -43,6 +55,7 @@ def render(facts: dict[str, Any]) -> str:
         *_table(facts["peers"], ("name", "found", "tested", "verdict")),
         "",
         f"Driver: {_driver_line(facts['driver'])}",
+        f"NVRTC:  {_compiler_line(facts['compiler'])}",
         f"Numba:  {_numba_line(facts['numba'])}",
         "",
         "Routes",
@@ -50,6 +63,8 @@ def render(facts: dict[str, Any]) -> str:
     ]
     if facts["forced"]:
         lines.append(f"\n{_peers.FORCE_VARIABLE}=1: versions are not enforced")
+    if facts["ignored"]:
+        lines += ["", *facts["ignored"]]
     return "\n".join(lines)
 
 
@@ -81,6 +96,40 @@ def driver_facts() -> dict[str, Any]:
     facts["gpus"] = _gpu_names(driver)
     facts["reason"] = "" if facts["gpus"] else "the driver sees no GPU"
     return facts
+
+
+def compiler_facts() -> dict[str, Any]:
+    """Return whether there is NVRTC, which compiles the kernels of strided copies.
+
+    Returns
+    -------
+    dict
+        ``version`` (such as "13.0", or None), ``reason`` (why it cannot be used, or "") and
+        ``without``: the devices of this process for which it could not compile, and why.
+    """
+    facts: dict[str, Any] = {"version": None, "reason": "", "without": {}}
+    # Asked only if it is there: a process that has copied nothing has no such devices.
+    copies: Any = sys.modules.get("stridedview._device_copy")
+    if copies is not None:
+        missing = copies.compiler_missing()
+        facts["without"] = {f"cuda:{device}": why for device, why in missing.items()}
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        return {**facts, "reason": str(error)}
+    return {**facts, "version": f"{major}.{minor}"}
+
+
+def ignored_variables() -> list[str]:
+    """Return a line for each variable of ours whose value has no effect."""
+    return [
+        f"{name}={value} is ignored: only {values[0]} counts"
+        for name, values in VARIABLES.items()
+        for value in [os.environ.get(name, "")]
+        if value not in ("", "0") and value.lower() not in values
+    ]
 
 
 def routes() -> list[dict[str, str]]:
@@ -138,6 +187,7 @@ def _numba_facts() -> dict[str, Any]:
         # Numba that nobody has imported is not patched, and asking might import it.
         "enabled": "numba.cuda" in sys.modules and bool(stridedview.is_enabled()),
         "requested": requested,
+        "variable": os.environ.get(_autoenable.VARIABLE),
         "simulator": os.environ.get("NUMBA_ENABLE_CUDASIM") == "1",
     }
 
@@ -148,9 +198,18 @@ def _driver_line(facts: dict[str, Any]) -> str:
     return f"CUDA {facts['version']}, {', '.join(facts['gpus']) or facts['reason']}"
 
 
+def _compiler_line(facts: dict[str, Any]) -> str:
+    if facts["reason"]:
+        return f"cannot be used ({facts['reason']}): {ROW_BY_ROW}"
+    line = str(facts["version"])
+    for device, why in facts["without"].items():
+        line += f"; not for {device}: {why}: {ROW_BY_ROW}"
+    return line
+
+
 def _numba_line(facts: dict[str, Any]) -> str:
     line = "patched" if facts["enabled"] else "not patched"
-    asked = "1" if facts["requested"] else "not set"
+    asked = "not set" if facts["variable"] is None else facts["variable"] or "empty"
     line += f" ({_autoenable.VARIABLE}: {asked})"
     return line + (", CUDA simulator" if facts["simulator"] else "")
 

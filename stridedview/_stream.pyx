@@ -10,6 +10,7 @@ is the per-thread one. What Numba calls 0 is the per-thread stream if cuda-pytho
 so by ``CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM``; torch's 0 is always the legacy one.
 """
 
+from cpython.number cimport PyIndex_Check
 from libc.stdint cimport int32_t, uintptr_t
 
 from stridedview._driver cimport (
@@ -25,14 +26,16 @@ from stridedview._view cimport (
 
 import atexit
 import gc
+import operator
 import os
 import sys
 from collections import deque
 
-from stridedview import _ingest
+from stridedview import _export, _ingest, _view
 from stridedview._driver import DriverError
 
 cdef enum:
+    FIRST_PAGE = 4096
     CAPTURE_ACTIVE = 1          # CU_STREAM_CAPTURE_STATUS_ACTIVE
     EVENTS_MADE_AHEAD = 8       # per context, so that a capture finds some
     OWNERS_KEPT = 1024          # launches whose arguments are kept at a time
@@ -262,35 +265,56 @@ def kept_count():
 cdef void* stream_handle(object stream) except? NULL:
     """Return the driver's handle of a stream object or int.
 
-    Raises TypeError for what is no stream, ValueError for a negative int.
+    Raises TypeError for what is no stream, ValueError for an int that is no handle.
     """
     if stream is None:
         return NULL
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return _handle_of_int(stream)
-    return <void*><uintptr_t>_handle_of_object(stream)
+    if PyIndex_Check(stream) and not isinstance(stream, bool):
+        return _checked_handle(stream)
+    handle = _handle_of_object(stream)
+    if handle is None and hasattr(stream, "stream"):    # cuda.core's GraphBuilder
+        handle = _handle_of_object(stream.stream)
+    if handle is None:
+        _refuse(stream)
+    return _checked_handle(handle)
 
 
-cdef void* _handle_of_int(object stream) except? NULL:
-    if stream < 0:
-        raise ValueError(f"stream {stream} is no handle of a CUDA stream")
-    return <void*><uintptr_t>stream
+cdef void* _checked_handle(object handle) except? NULL:
+    # Streams are objects of the driver's, and none lies in the first page.
+    cdef object value = operator.index(handle)
+    if not (0 <= value <= STREAM_PER_THREAD or FIRST_PAGE <= value <= <uintptr_t>-1):
+        raise ValueError(
+            f"stream {value} is no handle of a CUDA stream; bytes of shared memory come "
+            "fourth: kernel[grid, block, 0, shared]")
+    return <void*><uintptr_t>value
 
 
 cdef object _handle_of_object(object stream):
-    # torch's and CuPy's attributes first: their __cuda_stream__ is younger than they are.
+    # None if it has none. torch's and CuPy's attributes first: their __cuda_stream__ is
+    # younger than they are.
     for attribute in ("cuda_stream", "ptr", "handle"):
         handle = getattr(stream, attribute, None)
         if handle is not None:
-            return int(handle) or _default_of(stream)
+            return _as_int(handle, attribute, stream) or _default_of(stream)
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         _version, handle = protocol() if callable(protocol) else protocol
-        return int(handle)
-    if hasattr(stream, "stream"):       # cuda.core's GraphBuilder
-        return _handle_of_object(stream.stream)
+        return _as_int(handle, "__cuda_stream__", stream)
     if type(stream).__name__ == "Stream" and hasattr(stream, "handle"):
         return _default_of(stream)      # Numba's wrapper may hold None for it
+    return None
+
+
+cdef object _as_int(object handle, str attribute, object stream):
+    # The driver's own objects have an int(), but are no indices.
+    if isinstance(handle, (str, bytes, float)) or not hasattr(handle, "__int__"):
+        raise TypeError(
+            f"{attribute} of {type(stream).__module__}.{type(stream).__qualname__} is "
+            f"{handle!r}, not a handle of a CUDA stream")
+    return int(handle)
+
+
+cdef int _refuse(object stream) except -1:
     raise TypeError(
         f"expected a stream, got {type(stream).__module__}.{type(stream).__qualname__}: "
         "pass an int handle, a torch, CuPy, Numba or cuda.core stream, or an object with "
@@ -312,7 +336,7 @@ def handle_of(stream):
     TypeError
         If it is no stream.
     ValueError
-        If an int is negative.
+        If an int is no handle.
     """
     return <uintptr_t>stream_handle(stream)
 
@@ -323,7 +347,7 @@ def is_named(stream):
     ``kernel[grid, block, 0, shared]`` is the only way to give shared memory without a
     stream, so that 0 there cannot mean the legacy stream; Numba's stream objects can.
     """
-    return not (stream is None or (isinstance(stream, int) and stream == 0))
+    return not (stream is None or (PyIndex_Check(stream) and stream == 0))
 
 
 def leads(StridedView view):
@@ -398,5 +422,8 @@ def order_view(StridedView view, stream):
 
 
 _ingest.set_order_hook(order_view)
+_view.set_stream_reader(handle_of)
+# Memory of our own is worked on where Numba's is, on whichever device.
+_export.set_hooks(current_stream=lambda _device: default_stream())
 # Nothing is asked of a driver that is going away; what was kept goes with the process.
 atexit.register(_kept.clear)

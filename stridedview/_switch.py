@@ -11,11 +11,13 @@ import importlib
 import threading
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from stridedview import _peers
 
 _lock = threading.RLock()
+# The options that are words; the others are True or False.
+_WORDS = {"stream": ("producer", "numba"), "slow": ("allow", "warn", "error")}
 _options: dict[str, Any] | None = None  # in force, None while disabled
 _patched: ModuleType | None = None
 
@@ -32,11 +34,19 @@ def _patch() -> ModuleType:
     return importlib.import_module("stridedview.numba_cuda")
 
 
-def enable(**options: Any) -> None:
+def enable(
+    *,
+    stream: Literal["producer", "numba"] = "producer",
+    strict: bool = False,
+    arrays: bool = False,
+    slow: Literal["allow", "warn", "error"] = "allow",
+    bump_version: bool = False,
+) -> None:
     """Make ``@cuda.jit`` kernels take torch tensors and every other array.
 
     Can be called again, to change the options: those not given are then at their default.
-    In Numba's CUDA simulator, CPU tensors are taken and the options have no effect.
+    In Numba's CUDA simulator, CPU tensors are taken and the options, checked there too,
+    have no effect. No driver is needed before the first launch.
 
     Parameters
     ----------
@@ -64,14 +74,34 @@ def enable(**options: Any) -> None:
         If numba-cuda, cuda-core or cuda-bindings is absent or of a version out of range,
         or numba-cuda is not as expected; nothing is patched then.
     TypeError, ValueError
-        If an option is unknown or has no such value.
+        If an option is unknown or has no such value; nothing is changed then.
     """
     global _options, _patched
+    options = {
+        "stream": stream,
+        "strict": strict,
+        "arrays": arrays,
+        "slow": slow,
+        "bump_version": bump_version,
+    }
+    _check(options)
     with _lock:
         patch = _patch()
         patch.enable(**options)
         _patched = patch
         _options = options
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raise if an option has a value that it cannot have."""
+    for name, value in options.items():
+        words = _WORDS.get(name)
+        # "yes", "false" and 0 would be taken for what they are not meant as.
+        if words is None and not isinstance(value, bool):
+            raise TypeError(f"{name} is True or False, not {value!r}")
+        if words is not None and value not in words:
+            *others, last = map(repr, words)
+            raise ValueError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
 
 
 def disable() -> None:
@@ -90,7 +120,7 @@ def is_enabled() -> bool:
 
 
 def options() -> dict[str, Any] | None:
-    """Return the options in force that were given, or None while disabled."""
+    """Return the options in force, all of them, or None while disabled."""
     return _options
 
 

@@ -38,6 +38,7 @@ cdef enum:
 cdef DLPackExchangeAPI* exchange = NULL
 cdef int route_taken = ROUTE_UNSET
 cdef str route_reason = "torch is not imported"
+cdef str ROUTE_VARIABLE = "STRIDEDVIEW_TORCH_ROUTE"
 
 torch_route.key_offset = -1
 
@@ -176,18 +177,21 @@ cdef int require_torch() except -1:
     if exchange is not NULL:
         set_exchange_family(FAMILY_TORCH, exchange)
     _learn_keys(torch)
-    reason = os.environ.get("STRIDEDVIEW_TORCH_ROUTE", "")
-    if reason == "exchange":
-        route_reason = "asked for by STRIDEDVIEW_TORCH_ROUTE"
+    asked = os.environ.get(ROUTE_VARIABLE, "")
+    if asked == "exchange":
+        route_reason = f"asked for by {ROUTE_VARIABLE}"
     else:
         route_reason = _prepare_c_abi(torch)
         if route_reason == "":
             route = ROUTE_C_ABI
             route_reason = "self-check passed"
+        if asked:
+            route_reason += f"; {ROUTE_VARIABLE}={asked} is ignored: only exchange counts"
     if route == ROUTE_EXCHANGE and exchange is NULL:
         raise ImportError(
             f"torch {torch.__version__} offers neither a C ABI that passes the self-check "
-            f"({route_reason}) nor the DLPack exchange API; torch 2.10 or newer is needed")
+            f"({route_reason}) nor the DLPack exchange API; install "
+            f"{_torch_gate.TORCH.requirement}")
     torch_route.is_c_abi = route == ROUTE_C_ABI
     route_taken = route
     return 0
@@ -260,7 +264,7 @@ cdef int _look_up_stream(object torch) except -1:
 cdef int _learn_dtypes(object torch, object library) except -1:
     # torch's own numbers for its scalar types: asked by name, or read off a sample where
     # this torch has no such function for a type that it has.
-    cdef int32_t number = -1
+    cdef int32_t number
     for entry in _dtype.entries():
         torch_dtype = getattr(torch, entry.torch_name, None) if entry.torch_name else None
         if torch_dtype is None:
@@ -270,8 +274,9 @@ cdef int _learn_dtypes(object torch, object library) except -1:
             number = function()
         else:
             sample = torch.empty(0, dtype=torch_dtype)
-            torch_route.api.get_dtype(
-                <char*><PyObject*>sample + torch_route.tensor_offset, &number)
+            if torch_route.api.get_dtype(
+                    <char*><PyObject*>sample + torch_route.tensor_offset, &number) != 0:
+                continue
         if 0 <= number < 128:
             torch_route.dtype_ids[number] = entry.id
     return 0

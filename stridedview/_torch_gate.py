@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
+from stridedview import _peers
+
 # Pointer, shape, strides in items, dtype name.
 Facts: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
 Answer = TypeVar("Answer")
 
-OLDEST = (2, 10)
-NEWEST = (2, 13)  # tested; a newer one is read through the exchange API
+TORCH = _peers.PEERS["torch"]
 # The word is the last or last but one of a TensorImpl's 184 bytes: index 22 in torch
 # 2.11, 21 in 2.13. No more is read than both have.
 WORDS_SEARCHED = 23
@@ -32,22 +32,29 @@ def check_version(torch: Any) -> None:
     Raises
     ------
     ImportError
-        If torch is older than 2.10.
+        If torch is older than what is accepted. There is no forcing it.
     """
-    # Development builds have letters behind the numbers: "2.10.0a0+git1234", "2.10rc1".
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    if _verdict(torch) == "refused":
         raise ImportError(
             f"torch {torch.__version__} is too old for stridedview: found "
-            f"{torch.__version__}, tested 2.10 to 2.13; install torch>=2.10"
+            f"{torch.__version__}, tested {_peers.tested_range(TORCH)}; install "
+            f"{TORCH.requirement}"
         )
 
 
+def _verdict(torch: Any) -> str:
+    try:
+        return _peers.verdict(TORCH, torch.__version__)
+    except ValueError:
+        return "refused"  # no number at all: a build of somebody's own
+
+
 def is_newer_than_tested(torch: Any) -> bool:
-    """Whether a torch is newer than the tested range, and not forced."""
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
-    return version > NEWEST and os.environ.get("STRIDEDVIEW_FORCE") != "1"
+    """Whether a torch is newer than the tested range, and not forced.
+
+    It is read through the exchange API then.
+    """
+    return _verdict(torch) == "untested" and not _peers.forced()
 
 
 def hide_from_dynamo(*functions: Any) -> bool:
@@ -89,7 +96,7 @@ def mark_untraceable(function: Any) -> None:
     )
 
 
-def _undisturbed(function: Callable[[], Answer]) -> Answer:
+def _in_own_thread(function: Callable[[], Answer]) -> Answer:
     """Return what ``function()`` gives in a thread of its own.
 
     The first tensor may be seen within a transform, a mode or a default device, all of
@@ -118,7 +125,7 @@ def stands_behind_header(tensor: Any) -> bool:
         address = id(tensor) + object.__basicsize__
         return bool(ctypes.c_void_p.from_address(address).value == tensor._cdata)
 
-    return _undisturbed(compare_words)
+    return _in_own_thread(compare_words)
 
 
 def _word(torch: Any, *names: str) -> int:
@@ -175,7 +182,7 @@ def find_key_offset(torch: Any) -> int:
     position must hold it in all of them.
     """
     try:
-        return _undisturbed(lambda: _search(torch, _samples(torch)))
+        return _in_own_thread(lambda: _search(torch, _samples(torch)))
     except (AttributeError, RuntimeError):
         return -1
 
@@ -203,7 +210,7 @@ def compare(torch: Any, facts: Callable[[Any], Facts]) -> str:
         "" if all agree, else what does not.
     """
     try:
-        return _undisturbed(lambda: _compare(torch, facts))
+        return _in_own_thread(lambda: _compare(torch, facts))
     except (BufferError, RuntimeError, TypeError) as error:
         return f"the C ABI cannot be compared with torch: {error}"
 

@@ -112,9 +112,10 @@ def torch_op(
     -----
     Called while something requires grad, an operator without ``backward`` that returns
     tensors gives results whose backward raises; one that writes to a tensor that requires
-    grad raises at once. The version of every mutated tensor is bumped at each call, so that
-    a backward through one that was saved before raises. Forward mode
-    (``torch.func.jvp``) is refused.
+    grad raises at once. Through what is written no gradient comes back to what was read,
+    and no error says so, as with ``torch.library.custom_op``. The version of every mutated
+    tensor is bumped at each call, so that a backward through one that was saved before
+    raises. Forward mode (``torch.func.jvp``) is refused.
 
     Examples
     --------
@@ -170,11 +171,12 @@ class _Target:
     ) -> None:  # fmt: skip
         self.name = name
         self.fake = fake
+        self.forall = forall
         self.is_kernel = _op_launch.is_kernel(target)
         if self.is_kernel:
             kernel = _op_launch.Kernel(target)
             self.made_of, self.function = kernel.kernel, kernel.function
-            self.signature = _op_schema.signature(self.function, kernel.what)
+            self.signature = _op_schema.signature(self.function, name, kernel.what)
             kernel.check_parameters(self.signature)
             if fake is not None:
                 raise TypeError(
@@ -199,7 +201,7 @@ class _Target:
                 "block=, forall= and shared= are for kernels"
             )
         self.made_of = self.function = self.call = target
-        self.signature = _op_schema.signature(target, "the function")
+        self.signature = _op_schema.signature(target, name, "the function")
 
     def inputs(
         self, mutates: tuple[str, ...], outputs: dict[str, Any]
@@ -260,6 +262,7 @@ class _Target:
                 f"{len(inputs)} parameters ({', '.join(one.name for one in inputs)}) "
                 "beside the outputs"
             )
+        self._check_counted(found, [one.name for one in inputs])
         if found.keyword and (self.is_kernel or outputs):
             raise ValueError(
                 f"operator {self.name!r}: arguments by keyword only are for functions that "
@@ -282,20 +285,39 @@ class _Target:
                 "and give outputs="
             )
 
+    def _check_counted(self, found: _op_schema.Schema, names: list[str]) -> None:
+        """Refuse a forall= that names what has no elements to be counted."""
+        if not isinstance(self.forall, str) or self.forall not in names:
+            return
+        kind = str([*found.positional, *found.keyword][names.index(self.forall)].type)
+        if kind != "Tensor":
+            raise TypeError(
+                f"operator {self.name!r}: forall={self.forall!r} names an argument of type "
+                f"{kind}, which has no elements to count; name a tensor, or give a "
+                f"callable of the kernel's arguments: forall=lambda "
+                f"{', '.join(self.signature.parameters)}: n"
+            )
+
     def work(
         self, torch: Any, found: _op_schema.Schema, inputs: list[Any],
         outputs: dict[str, Any],
     ) -> tuple[Any, Any]:  # fmt: skip
         """Return what does the work, and the fake implementation."""
-        makers = [self._maker(torch, name, one, inputs) for name, one in outputs.items()]
+        makers = {
+            name: self._maker(torch, name, one, inputs) for name, one in outputs.items()
+        }
         if not makers:
-            work = self.call
+            work, made_up = self.call, self.fake or _op_kernels.fake_of({}, found)
             if found.returns:
                 work = _op_kernels.returning_new(work, found)
-            return work, self.fake or _op_kernels.fake_of((), found)
+                made_up = _op_kernels.returning_new(made_up, found, is_fake=True)
+            return work, made_up
         pool = [*(one.name for one in inputs), *outputs]
         order = [pool.index(one) for one in self.signature.parameters]
-        work = _op_kernels.with_outputs(self.call, makers, order, found)
+        # What torch.empty_like makes is new.
+        is_new = not any(callable(one) for one in outputs.values())
+        check = None if is_new else _op_kernels.checking_outputs(found, list(makers))
+        work = _op_kernels.with_outputs(self.call, makers, order, check)
         return work, _op_kernels.fake_of(makers, found)
 
     def _maker(self, torch: Any, output: str, given: Any, inputs: list[Any]) -> Any:

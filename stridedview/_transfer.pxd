@@ -21,5 +21,10 @@ cdef StridedView on_scratch(Scratch memory, Layout layout, StridedView like)
 cdef int plan_copy(
     CopyPlan* plan, StridedView dst, StridedView src, bint sort_by_src=*) except -1
 cdef int check_writable(StridedView view) except -1
+# Refuse to write items that share bytes.
+cdef int check_unique(StridedView dst) except -1
+# Has an axis stride 0, so that many items are in one place; the key of the last of them.
+cdef bint repeats_itself(Layout layout) noexcept
+cdef tuple last_of_repeated(StridedView dst)
 # Return what is to be copied as a view, of the target's dtype if `convert`.
 cdef StridedView as_source(object value, StridedView target, bint convert)

@@ -32,11 +32,12 @@ from stridedview._driver cimport (
     driver_ready,
     require_driver,
 )
-from stridedview._dtype cimport dtype_from_numpy
+from stridedview._dtype cimport dtype_by_id, dtype_from_numpy
 from stridedview._ingest cimport as_view
 from stridedview._layout cimport (
     WORDS_BEFORE_SHAPE,
     Layout,
+    is_unique,
     reshape_layout,
     slice_layout,
 )
@@ -78,6 +79,13 @@ cdef object array_of_layout(Layout layout, object dtype):
     # A new NumPy array with this layout, which has no gaps.
     return np.ndarray(
         layout.shape, dtype, np.empty(layout.nbytes, np.uint8), strides=layout.strides)
+
+
+cdef object _array_of(StridedView view):
+    # NumPy may lack the dtype: unsigned integers then carry the bytes.
+    if not dtype_by_id(view.dtype_id).typestr:
+        view = (<object>view).view(f"u{view.layout.itemsize}")
+    return host_array(view)
 
 
 cdef bint on_host_side(StridedView view) noexcept:
@@ -145,15 +153,21 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     """Copy between two views of one shape and dtype; only dst's items change."""
     if dst.layout.size == 0:
         return 0
-    if _repeats_itself(dst.layout):
-        key = _last_of_repeated(dst)
+    if repeats_itself(dst.layout):
+        key = last_of_repeated(dst)
         return copy_into(dst[key], src[key], stream)
     if on_host_side(dst) and on_host_side(src):
         _settle(dst, stream)
         _settle(src, stream)
-        np.copyto(host_array(dst), host_array(src), casting="unsafe")
+        np.copyto(_array_of(dst), _array_of(src), casting="unsafe")
         return 0
     require_driver()
+    if on_host_side(dst) and not is_unique(dst.layout):
+        dense = copy_to_host(src, None, stream)
+        _settle(src, stream)
+        np.copyto(_array_of(dst), dense, casting="unsafe")
+        return 0
+    check_unique(dst)
     if on_host_side(src):
         return upload(dst, src, stream)
     if on_host_side(dst):
@@ -161,7 +175,7 @@ cdef int copy_into(StridedView dst, StridedView src, object stream) except -1:
     return _copy_on_device(dst, src, stream)
 
 
-cdef bint _repeats_itself(Layout layout) noexcept:
+cdef bint repeats_itself(Layout layout) noexcept:
     cdef int axis
     for axis in range(layout.ndim):
         if layout.words[WORDS_BEFORE_SHAPE + layout.ndim + axis] == 0 \
@@ -170,9 +184,20 @@ cdef bint _repeats_itself(Layout layout) noexcept:
     return False
 
 
-cdef tuple _last_of_repeated(StridedView dst):
+cdef tuple last_of_repeated(StridedView dst):
     # Many items go to one place: the last one stays, as when NumPy assigns.
     return tuple([slice(-1, None) if step == 0 else slice(None) for step in dst.strides])
+
+
+cdef int check_unique(StridedView dst) except -1:
+    """Refuse to write items that share bytes: on a device nothing says which one stays."""
+    if not is_unique(dst.layout):
+        raise ValueError(
+            f"cannot write to a device view whose items overlap: shape {dst.shape}, strides "
+            f"{dst.strides} bytes, items of {dst.layout.itemsize}; which one stays there is "
+            "not defined; write to a view in which each byte belongs to one item, or from "
+            "a kernel")
+    return 0
 
 
 cdef int _settle(StridedView view, object stream) except -1:
@@ -329,9 +354,10 @@ cdef StridedView _on_other_device(StridedView dst, StridedView src):
         packed = on_scratch(scratch(layout.nbytes, source_stream), layout, src)
         plan_copy(&plan, packed, src)
         queue_plan(&plan, src.device_id, source_stream)
+        # An event of one device's cannot be recorded on a stream of another's.
+        synchronize(source_stream)
     with current_device(dst):
         work_stream(dst, None, &handle)
-        order_behind(handle, source_stream)
         sent = on_scratch(scratch(layout.nbytes, handle), layout, dst)
         check(driver.cuMemcpyAsync(
             <uintptr_t>sent.data, <uintptr_t>packed.data, layout.nbytes, handle),
@@ -362,6 +388,14 @@ cdef StridedView _matched(StridedView source, StridedView target):
     return derive(source, reshape_layout(source.layout, target.shape, "C"), 0)
 
 
+def without_record(value):
+    """Return the view behind a record, and anything else as it is."""
+    if isinstance(value, (StridedView, np.ndarray, np.generic)):
+        return value
+    inner = getattr(value, "view", None)
+    return inner if isinstance(inner, StridedView) else value
+
+
 cdef bint _is_array(object value) except -1:
     return isinstance(value, StridedView) or (
         not isinstance(value, (np.ndarray, np.generic)) and (
@@ -371,6 +405,9 @@ cdef bint _is_array(object value) except -1:
 cdef StridedView as_source(object value, StridedView target, bint convert):
     """Return what is to be copied as a view, of the target's dtype if ``convert``."""
     cdef StridedView view
+    if isinstance(value, np.ma.MaskedArray):
+        as_view(value)              # refuses, as everywhere
+    value = without_record(value)
     if _is_array(value):
         view = as_view(value)
         if not convert or view.dtype_id == target.dtype_id:
@@ -404,11 +441,13 @@ def copy_to_host(StridedView self not None, ary=None, stream=0):
     Raises
     ------
     TypeError, ValueError
-        If dtype or shape differ, or ``ary`` is read-only.
+        If dtype or shape differ, or ``ary`` is read-only or masked.
     """
     cdef StridedView target
     if ary is None:
         ary = array_of_layout(compact(self.layout, "K"), self.dtype)
+    if isinstance(ary, np.ma.MaskedArray):
+        as_view(ary)                # refuses, as everywhere
     target = view_of_array(ary) if isinstance(ary, np.ndarray) else as_view(ary)
     check_writable(target)
     copy_into(target, _matched(self, target), stream)
@@ -428,7 +467,8 @@ def copy_to_device(StridedView self not None, ary, stream=0):
     Raises
     ------
     TypeError, ValueError
-        If dtype or shape differ, or this view is read-only.
+        If dtype or shape differ, ``ary`` is masked, or this view is read-only or has items
+        that overlap.
     """
     check_writable(self)
     copy_into(self, _matched(as_source(ary, self, False), self), stream)
@@ -441,6 +481,8 @@ def item(StridedView self not None, *index):
     ------
     ValueError
         If there is no index and the view has not exactly one item.
+    IndexError
+        If the index is out of bounds.
     """
     cdef StridedView view = self
     cdef int64_t offset = 0

@@ -31,7 +31,8 @@ cdef extern from "Python.h":
 cdef const char* TRANSPOSE = b"""transpose($self, /, *axes)
 --
 
-Reorder the axes, given one by one or as a sequence; without any, reverse them.
+Reorder the axes, given one by one, as a sequence, or as ``axes=``; without any, reverse
+them.
 
 Returns
 -------
@@ -107,11 +108,23 @@ cdef str _order(PyObject** args, Py_ssize_t count, PyObject* keywords):
     return <str>order
 
 
+cdef object _axes(PyObject** args, Py_ssize_t count, PyObject* keywords):
+    # The one keyword of transpose, which Numba's method has; then nothing else is given.
+    if <tuple>keywords != ("axes",):
+        raise TypeError(
+            "transpose() got an unexpected keyword argument: only axes= is one, got "
+            f"{', '.join(<tuple>keywords)}")
+    if count:
+        raise TypeError("transpose() takes the axes one by one or as axes=, not both")
+    return <object>args[0]
+
+
 cdef object _transpose(
         PyObject* self, PyObject** args, Py_ssize_t count, PyObject* keywords):
     cdef StridedView view = <StridedView>self
     cdef int64_t numbers[MAX_NDIM]
-    _no_keywords("transpose", keywords)
+    if keywords != NULL and len(<tuple>keywords):
+        return derive(view, permute_layout(view.layout, _axes(args, count, keywords)), 0)
     if count == 0:
         return derive(view, reverse_layout(view.layout), 0)
     if _read(args, count, numbers):

@@ -43,5 +43,6 @@ cdef StridedView derive(StridedView source, Layout layout, int64_t offset)
 # A view of one field of a structured dtype.
 cdef StridedView field(StridedView view, str name)
 
+cdef str place_name(StridedView view)               # where the memory is: "cuda:0"
 cdef bint on_host(StridedView view) noexcept        # may the CPU read it
 cdef bint on_device(StridedView view) noexcept      # may a kernel read it

@@ -47,6 +47,7 @@ cdef str HOW_TO_MAKE_ONE = (
     "a StridedView is made by stridedview.from_any(array), empty(), to_device() "
     "and their like, or from another view")
 cdef object _numba_typer = None
+cdef object _stream_reader = None
 
 
 @cython.final
@@ -172,11 +173,10 @@ cdef class StridedView:
         return self.layout.words[5]
 
     def __repr__(self):
-        kind = DEVICE_NAMES.get(self.device_type, f"device type {self.device_type}")
         return (
             f"StridedView({self.dtype_name} {self.shape} [{self.layout.letter}]"
             f"{'' if self.layout.is_c_contiguous else f' strides {self.strides}'} "
-            f"on {kind}:{self.device_id} at {<uintptr_t>self.data:#x}"
+            f"on {place_name(self)} at {<uintptr_t>self.data:#x}"
             f"{', read-only' if self.is_readonly else ''})")
 
     def __copy__(self):
@@ -232,7 +232,13 @@ cdef class StridedView:
         return _bound(derive(self, squeeze_layout(self.layout, axis), 0), stream)
 
     def expand_dims(self, axis):
-        """Insert axes of extent 1 at these positions of the result."""
+        """Insert axes of extent 1 at these positions of the result.
+
+        Raises
+        ------
+        ValueError
+            If a position is repeated or out of bounds, or there would be more than 64.
+        """
         return derive(self, expand_layout(self.layout, axis), 0)
 
     def broadcast_to(self, shape):
@@ -252,6 +258,13 @@ cdef class StridedView:
         """See the memory with this shape and these strides (bytes), ``offset`` bytes on.
 
         Nothing is checked against the size of the memory, which a view does not know.
+
+        Raises
+        ------
+        ValueError
+            If the lengths differ or an extent is negative.
+        OverflowError
+            If the offset, or an extent times its stride, does not fit 64 bits.
         """
         return derive(self, strided_layout(self.layout, shape, strides), offset)
 
@@ -287,7 +300,13 @@ cdef class StridedView:
             for begin in range(0, self.layout.size, section))
 
     def bind(self, stream=0):
-        """Return this view, ordered by ``stream`` from now on."""
+        """Return this view, ordered by ``stream`` from now on.
+
+        Raises
+        ------
+        TypeError
+            If it is no stream.
+        """
         return _bound(derive(self, self.layout, 0), stream, False)
 
     # ---- what Numba and its users of device arrays ask for ----
@@ -400,6 +419,11 @@ cdef bint _same_extent(Layout one, Layout other) noexcept:
     return one.first_byte == other.first_byte and one.last_byte == other.last_byte
 
 
+cdef str place_name(StridedView view):
+    kind = DEVICE_NAMES.get(view.device_type, f"device type {view.device_type}")
+    return f"{kind}:{view.device_id}"
+
+
 cdef bint on_host(StridedView view) noexcept:
     return view.device_type != kDLCUDA
 
@@ -454,12 +478,18 @@ cdef StridedView _bound(StridedView view, object stream, bint unless_none=True):
     # Numba's own: a stream of 0 leaves the view's stream as it is, but not in bind().
     if not stream and unless_none:
         return view
-    handle = getattr(stream, "handle", stream)
-    handle = getattr(handle, "value", handle) or 0
-    view.stream_handle = int(handle) if stream else NO_STREAM
+    if stream and _stream_reader is None:
+        importlib.import_module("stridedview._stream")
+    view.stream_handle = _stream_reader(stream) if stream else NO_STREAM
     view.family = FAMILY_OWN if stream else FAMILY_NUMBA
     _extra(view)["stream"] = stream
     return view
+
+
+def set_stream_reader(reader):
+    """Install the function that gives a stream object's handle. Owned by _stream."""
+    global _stream_reader
+    _stream_reader = reader
 
 
 def set_numba_typer(typer):

@@ -7,9 +7,18 @@ to StridedView and tells _export how to allocate and to order streams.
 from typing import Any
 
 from stridedview import _assign, _export, _record, _transfer
-from stridedview._alloc import OutOfMemoryError, empty, empty_like, empty_many, pinned
+from stridedview._alloc import (
+    OutOfMemoryError,
+    device_id,
+    empty,
+    empty_like,
+    empty_many,
+    pinned,
+)
+from stridedview._dtype import dtype as find_dtype
 from stridedview._ingest import from_any, from_many
-from stridedview._stream import order_view
+from stridedview._stream import is_named, order_view
+from stridedview._transfer import without_record
 from stridedview._view import StridedView, add_members
 
 __all__ = [
@@ -26,7 +35,7 @@ __all__ = [
     "zeros",
 ]
 
-_CPU = 1
+_CPU, _CUDA, _MANAGED = 1, 2, 13
 # Imported so that a view has every member.
 _MEMBERS = (_assign, _export, _record, _transfer)
 
@@ -40,7 +49,13 @@ def zeros(
     stream: Any = None,
     like: Any = None,
 ) -> StridedView:
-    """Return a new view of zeros; see :func:`empty`."""
+    """Return a new view of zeros; see :func:`empty`.
+
+    Raises
+    ------
+    OutOfMemoryError, OverflowError, BufferError, TypeError, ValueError
+        As for :func:`empty`.
+    """
     return full(shape, 0, dtype, order=order, device=device, stream=stream, like=like)
 
 
@@ -54,39 +69,83 @@ def full(
     stream: Any = None,
     like: Any = None,
 ) -> StridedView:
-    """Return a new view filled with one value; see :func:`empty`."""
+    """Return a new view filled with one value; see :func:`empty`.
+
+    Raises
+    ------
+    OutOfMemoryError, OverflowError, BufferError, TypeError, ValueError
+        As for :func:`empty`, and if the value cannot be converted to the dtype.
+    """
     view = empty(shape, dtype, order=order, device=device, stream=stream, like=like)
     view.fill(value, stream or 0)
     return view
 
 
 def to_device(
-    array: Any, *, device: Any = None, stream: Any = None, like: Any = None
+    array: Any,
+    dtype: Any = None,
+    *,
+    order: str = "K",
+    device: Any = None,
+    stream: Any = None,
+    like: Any = None,
 ) -> StridedView:
     """Return a view of an array's items on a device.
 
     Parameters
     ----------
     array : array or nested sequence of numbers
-        A device array is returned as a view of its own memory, not copied. A host array
-        is copied; the copy has no gaps and keeps the order of its axes in memory.
-    device, stream, like
-        As for :func:`empty`. With a stream the copy is queued there; without one it is
-        done on return.
+        An array that a device can use where it is, page-locked and managed memory
+        included, is returned as a view of its own memory if it is as the other arguments
+        ask; it is not copied. Any other is copied; the copy has no gaps.
+    dtype : optional
+        Of the array if absent. A conversion is done on the host, as in an assignment.
+    order : {'C', 'F', 'A', 'K'}
+        K keeps the order of the array's axes in memory.
+    device : int, 'cuda:N' or a device object, optional
+        An array elsewhere is copied there, also from another device or page-locked memory.
+    stream : stream, optional
+        The copy is queued there; without it, it is done on return. Where nothing has to
+        be copied, the stream is put behind the work that made the array.
+    like : array, optional
+        Always copy, into memory as :func:`empty` takes it for this array.
 
     Raises
     ------
     OutOfMemoryError
         Saying how much was asked for.
-    TypeError
-        For a dtype that a device has not.
+    BufferError
+        If ``array`` or ``like`` refuses to be read, or the allocator of ``like`` to give.
+    TypeError, ValueError
+        For a dtype that a device has not, a wrong order, a device that is none, not there
+        or not that of ``like``.
     """
     view = as_view(array)
-    if view.device[0] != _CPU:
+    if like is None and _is_there(view, device) and _is_so(view, dtype, order):
+        if is_named(stream):
+            order_view(view, stream)
         return view
-    target = empty_like(core(view), device=device, stream=stream, like=like)
-    target.copy_to_device(core(view), stream or 0)
+    part = core(view)
+    target = empty_like(part, dtype, order=order, device=device, stream=stream, like=like)
+    target.setitem(..., part, stream or 0)
     return _repeated(target, view)
+
+
+def _is_there(view: StridedView, device: Any) -> bool:
+    kind, number = view.device
+    wanted = -1 if device is None else device_id(device)
+    if device is None:
+        return kind != _CPU
+    return kind in (_CUDA, _MANAGED) and wanted in (-1, number)
+
+
+def _is_so(view: StridedView, dtype: Any, order: str) -> bool:
+    """Whether a view has this dtype and this order, if they are given."""
+    c, f = view.is_c_contiguous(), view.is_f_contiguous()
+    orders = {"C": c, "F": f, "A": c or f, "K": True}
+    if order not in orders:
+        raise ValueError(f"order must be 'C', 'F', 'A' or 'K', got {order!r}")
+    return orders[order] and (dtype is None or find_dtype(dtype).name == view.dtype_name)
 
 
 _PROTOCOLS = ("__dlpack__", "__cuda_array_interface__", "__array_interface__")
@@ -96,6 +155,7 @@ def as_view(array: Any) -> StridedView:
     """Return a view of an array, or of what NumPy makes of numbers and sequences."""
     import numpy as np
 
+    array = without_record(array)
     is_array = any(hasattr(array, name) for name in _PROTOCOLS)
     if isinstance(array, np.generic) or not (is_array or isinstance(array, StridedView)):
         array = np.asarray(array)
@@ -123,7 +183,9 @@ def _repeated(target: StridedView, view: StridedView) -> StridedView:
 
 
 def copy(self: StridedView, order: str = "K", stream: Any = 0) -> StridedView:
-    """Return a copy without gaps, in new memory of the same device.
+    """Return a copy without gaps, in new memory of the same kind on the same device.
+
+    Page-locked memory is copied to page-locked, managed to managed memory.
 
     Parameters
     ----------
@@ -131,10 +193,15 @@ def copy(self: StridedView, order: str = "K", stream: Any = 0) -> StridedView:
         K keeps the order of the axes in memory.
     stream : stream or 0
         Where the copy is queued.
+
+    Raises
+    ------
+    OutOfMemoryError
+        Saying how much was asked for.
+    ValueError
+        For a wrong order.
     """
-    if self.device[0] == _CPU:
-        return from_any(self.__array__(copy=True))
-    target = empty_like(self, order=order, stream=stream or self.stream or None)
+    target = empty_like(self, order=order, stream=stream or self.stream or None, like=self)
     target.copy_to_device(self, stream)
     return target
 

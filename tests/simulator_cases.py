@@ -208,3 +208,109 @@ def test_enable_when_the_simulator_is_another_then_nothing_is_patched(monkeypatc
         stridedview.enable()
     assert vars(type(double))["__call__"] is other
     assert not _simulator.is_enabled()
+
+
+def test_kernel_when_given_a_keyword_then_it_is_refused_as_on_a_gpu():
+    with pytest.raises(TypeError, match=r"kernels take no keyword arguments, got \['x'\]"):
+        double[1, 2](x=torch.ones(2))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_kernel_when_the_count_of_arguments_is_wrong_then_it_is_refused(count):
+    with pytest.raises(TypeError, match=rf"'double' takes 1 arguments \(x\), got {count}"):
+        double[1, 2](*[torch.ones(2)] * count)
+
+
+def test_kernel_when_it_takes_any_number_of_arguments_then_they_pass():
+    @cuda.jit
+    def fill(*arrays):
+        for array in arrays:
+            array[0] = 7
+
+    tensors = torch.zeros(1), torch.zeros(1)
+    fill[1, 1](*tensors)
+    assert [tensor.item() for tensor in tensors] == [7, 7]
+
+
+def test_stats_when_kernels_are_simulated_then_they_count_as_fallbacks():
+    stridedview.reset_stats()
+    double[1, 2](torch.ones(2))
+    double[1, 2](np.ones(2))
+    assert stridedview.stats()["fallbacks"] == {"simulator": 2}
+    assert stridedview.stats()["launches"] == 0
+
+
+def test_profile_when_kernels_are_simulated_then_they_are_in_it():
+    with stridedview.profile() as found:
+        double[1, 2](torch.ones(2))
+        double[1, 2](torch.ones(2))
+    double[1, 2](torch.ones(2))
+    (facts,) = found.to_list()
+    assert (facts["kernel"], facts["launches"]) == ("double", 2)
+    assert facts["arguments"] == [{"index": 0, "routes": {"simulator": 2}, "slow": ""}]
+    assert "simulator" in found.table()
+
+
+def test_prepare_when_called_then_it_launches_as_it_was_configured():
+    tensor, other = torch.ones(3), torch.ones(3)
+    prepared = stridedview.prepare(double[1, 2], tensor)
+    double[1, 3](other)
+    prepared()
+    prepared.launch()
+    assert tensor.tolist() == [4, 4, 1]
+    assert prepared.args == (tensor,)
+    prepared.update(0, other)
+    prepared()
+    assert other.tolist() == [4, 4, 2]
+    assert repr(prepared).startswith("<simulated launch of double: grid (1, 1, 1)")
+
+
+def test_prepare_when_there_is_no_such_argument_then_update_says_so():
+    prepared = stridedview.prepare(double[1, 2], torch.ones(2))
+    with pytest.raises(IndexError, match="there is no argument 1; this launch has 1"):
+        prepared.update(1, torch.ones(2))
+
+
+def test_prepare_when_disabled_then_it_names_enable():
+    configured = double[1, 2]
+    stridedview.disable()
+    with pytest.raises(TypeError, match="enable"):
+        stridedview.prepare(configured, torch.ones(2))
+
+
+def test_explain_when_simulated_then_it_says_that_there_is_no_route():
+    with pytest.raises(RuntimeError, match=r"simulator.*NUMBA_ENABLE_CUDASIM"):
+        stridedview.explain(double[1, 2], torch.ones(2))
+
+
+ALLOCATIONS = {
+    "empty": lambda **like: stridedview.empty(3, "float32", **like),
+    "zeros": lambda **like: stridedview.zeros(3, "float32", **like),
+    "to_device": lambda **like: stridedview.to_device(np.ones(3, "float32"), **like),
+}
+
+
+@pytest.mark.parametrize("allocate", ALLOCATIONS.values(), ids=ALLOCATIONS)
+def test_allocation_when_like_a_cpu_tensor_then_a_kernel_takes_it(allocate):
+    view = allocate(like=torch.ones(1))
+    double[1, 3](view)
+    assert view.copy_to_host().shape == (3,)
+
+
+OPTIONS = {
+    "unknown": ({"foo": 1}, TypeError, "foo"),
+    "stream": ({"stream": "torch"}, ValueError, "stream is 'producer' or 'numba'"),
+    "slow": ({"slow": "raise"}, ValueError, "slow is 'allow', 'warn' or 'error'"),
+    "strict": ({"strict": "yes"}, TypeError, "strict is True or False, not 'yes'"),
+    "arrays": ({"arrays": 1}, TypeError, "arrays is True or False, not 1"),
+    "bump": ({"bump_version": None}, TypeError, "bump_version is True or False"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS.values(), ids=OPTIONS)
+def test_enable_when_an_option_is_wrong_then_it_is_refused(case):
+    options, kind, message = case
+    stridedview.disable()
+    with pytest.raises(kind, match=message):
+        stridedview.enable(**options)
+    assert not stridedview.is_enabled()

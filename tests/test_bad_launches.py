@@ -82,6 +82,30 @@ def test_argument_when_no_kernel_takes_its_kind_then_it_is_refused_before_compil
         kernel[1, 1](1, value, 2)
 
 
+NAMES = {
+    "None": "a kernel cannot take None",
+    "text": "a kernel cannot take str",
+    "list": "a kernel cannot take list",
+    "slice": "a kernel cannot take slice",
+    "bytes": "a kernel cannot take bytes",
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_argument_when_no_kernel_takes_its_kind_then_its_python_type_is_told(enabled, case):
+    explicit = cuda.jit("void(int32, int32, int32)")(take_three)
+    tupled = cuda.jit("void(int32, Tuple([int32, float32[::1]]), int32)")(take_three)
+    kind = NAMES[case].rpartition(" ")[2]
+    with caught(TypeError, f"argument 2 'b': {NAMES[case]}; pass an array or a number"):
+        fresh()[1, 1](1, ODD[case], 2)
+    with caught(TypeError, f"argument 2 'b': item 2: item 1: {NAMES[case]}; pass an"):
+        fresh()[1, 1](1, (3, (ODD[case], 4)), 2)
+    with caught(TypeError, f"argument 2 'b': expected int32 .*, got {kind}; pass"):
+        explicit[1, 1](1, ODD[case], 2)
+    with caught(TypeError, f"'b': item 2: expected 1-d float32 .*, got {kind}; pass"):
+        tupled[1, 1](1, (1, ODD[case]), 2)
+
+
 def test_kernel_when_given_too_few_or_too_many_then_the_names_are_told(enabled):
     kernel = fresh()
     for count in (0, 1, 2, 4, 70):
@@ -163,6 +187,27 @@ def test_pointer_when_misaligned_then_it_is_refused_with_the_address(enabled, ca
             kernel[1, 1](1, 2, bad)
         kernel[1, 1](1, 2, array)
         kernel[1, 1](1, 2, producer(array))
+
+
+STRIDED_OFF = {
+    "of the interface": lambda array: Foreign(
+        pointer_of(array), (4,), np.float32, strides=(6,), owner=array
+    ),
+    "of a view": lambda array: stridedview.from_any(array).as_strided((4,), (6,)),
+}
+
+
+@pytest.mark.parametrize("case", STRIDED_OFF)
+def test_stride_when_it_leads_off_the_alignment_then_it_is_refused(enabled, case):
+    kernel, array = fresh(), vector(8)
+    even = stridedview.from_any(array).as_strided((4,), (8,))
+    bad = STRIDED_OFF[case](array)
+    for _ in range(2):
+        with caught(BufferError, "argument 3 'c'.*6 bytes along axis 0.*4 bytes.*float32"):
+            kernel[1, 1](1, 2, bad)
+        kernel[1, 1](1, 2, even)
+    single = stridedview.from_any(array).as_strided((1, 4), (6, 8))
+    assert recorded(kernel, (1, 2, single)).words[-2:] == (6, 8)
 
 
 def test_torch_tensor_when_misaligned_then_it_is_refused_with_the_address(enabled):

@@ -367,13 +367,20 @@ def test_quick_import_runs_without_a_gpu(tmp_path):
     assert bench("table", str(out)).stdout.startswith("|")
 
 
+def assert_status_tells(done, rows):
+    """Check that a run which measured nothing fails, and only such a run."""
+    measured = any("median" in each for each in rows)
+    assert done.returncode == (0 if measured else 1), done.stderr
+    assert ("nothing was measured" in done.stderr) is not measured
+
+
 @pytest.mark.parametrize("options", [[], ["--standin"]], ids=["as it is", "standin"])
 def test_quick_op_gives_a_figure_or_a_reason_for_every_row(tmp_path, options):
     pytest.importorskip("torch")
     out = tmp_path / "out.json"
     done = bench("op", "--quick", "--json", str(out), *options)
-    assert done.returncode == 0, done.stderr
     rows = _report.read(out)["rows"]
+    assert_status_tells(done, rows)
     assert {each["id"] for each in rows} == {"op.1", "op.3", "op.new"}
     assert all(("median" in each) != ("unavailable" in each) for each in rows)
     ours = [each for each in rows if each["contender"] == "stridedview.torch_op"]
@@ -385,8 +392,8 @@ def test_quick_op_gives_a_figure_or_a_reason_for_every_row(tmp_path, options):
 def test_quick_launch_gives_a_figure_or_a_reason_for_every_row(tmp_path):
     out = tmp_path / "out.json"
     done = bench("launch", "--quick", "--only", r"^launch\.1 ", "--json", str(out))
-    assert done.returncode == 0, done.stderr
     rows = _report.read(out)["rows"]
+    assert_status_tells(done, rows)
     assert {"raw", "numba-cuda torch", "stridedview torch"} <= {
         each["contender"] for each in rows
     }
@@ -410,3 +417,95 @@ def test_look_ups_when_a_hit_was_measured_then_they_are_its_cost_an_argument():
     assert found["median"] == pytest.approx(0.1)
     assert found["min"] == pytest.approx(0.05)
     assert "look_up.4" in _report.long(content([found]))
+
+
+REFUSED_TABLES = {
+    "missing": (None, "No such file"),
+    "no JSON": ("{", "it is no JSON"),
+    "another form": ("{}", "not a result of schema 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TABLES.values(), ids=REFUSED_TABLES)
+def test_table_when_the_file_is_none_then_one_line_says_so(tmp_path, capsys, case):
+    text, reason = case
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    assert command_line.main(["table", str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "x.json" in line
+    assert reason in line
+
+
+def test_results_when_read_then_the_readme_says_of_each_whether_it_is_a_table():
+    text = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    taken, others = text.partition("It takes what")[2].split("The others have forms")
+    for path in (ROOT / "bench" / "results").glob("*.json"):
+        has_schema = "schema" in json.loads(path.read_text(encoding="utf-8"))
+        assert f"`{path.stem}`" in (taken if has_schema else others)
+
+
+NOTHING = {
+    "no device": ([_harness.unavailable("launch.1", "raw", "no")], [], "--standin"),
+    "standin": ([_harness.unavailable("launch.1", "raw", "no")], ["--standin"], "why"),
+    "no row": ([], ["--only", "x"], "--only"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING.values(), ids=NOTHING)
+def test_run_when_nothing_was_measured_then_it_fails_and_says_what_to_do(
+    monkeypatch, capsys, case
+):
+    rows, options, hint = case
+    monkeypatch.setattr(command_line.topic("launch"), "run", lambda _: rows)
+    assert command_line.main(["launch", *options]) == 1
+    assert hint in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["instructions", "numba-suite"])
+def test_topic_when_it_takes_minutes_then_progress_is_told(monkeypatch, capsys, name):
+    def run(options):
+        options.progress("counting")
+        return [row("raw", 1.0)]
+
+    monkeypatch.setattr(command_line.topic(name), "run", run)
+    assert command_line.main([name]) == 0
+    assert "counting" in capsys.readouterr().err
+
+
+def test_suite_when_pytest_benchmark_is_absent_then_the_extra_is_named(monkeypatch):
+    find = suite.importlib.util.find_spec
+    monkeypatch.setattr(
+        suite.importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "pytest_benchmark" else find(name, *rest),
+    )
+    for found in suite.run(QUICK):
+        assert "pip install -e '.[bench]'" in found["unavailable"]
+
+
+SAID = {
+    "a failure": (
+        "F\nFAILED test_x.py::test_a[b - c] - ValueError: no GPU\nwarner(text)\n",
+        "ValueError: no GPU",
+    ),
+    "no failure": ("usage: pytest\nno such option\n\n", "no such option"),
+    "nothing": ("", "it printed nothing"),
+}
+
+
+@pytest.mark.parametrize("case", SAID.values(), ids=SAID)
+def test_suite_when_it_measured_nothing_then_the_failure_is_the_reason(case):
+    said, reason = case
+    assert reason in suite.problem(said)
+
+
+@pytest.mark.skipif(
+    suite.importlib.util.find_spec("pytest_benchmark") is None,
+    reason="needs pytest-benchmark",
+)
+def test_suite_when_on_the_standin_then_both_runs_have_figures():
+    rows = suite.run(_harness.Options(quick=True, standin=True))
+    measured = {each["contender"] for each in rows if "median" in each}
+    assert measured == {suite.BEFORE, suite.AFTER}, rows

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import types
 import weakref
 
 import numpy as np
@@ -150,6 +151,94 @@ def test_kernel_when_it_holds_numbas_and_numpys_arrays_then_they_are_left_to_it(
     assert issubclass(DeviceNDArray, _closures.DeviceNDArrayBase)
 
 
+@pytest.fixture
+def module():
+    """Give a module, as a program's own is that holds weights or tables."""
+    return types.ModuleType("weights")
+
+
+def reading(module):
+    """Return a kernel that reads and writes an array that is a module's."""
+
+    @cuda.jit
+    def kernel(out):
+        out[0] = module.held[1]
+
+    return kernel
+
+
+@pytest.mark.parametrize("kind", PRODUCERS)
+def test_kernel_when_a_module_holds_an_array_then_its_address_is_in_it(
+    enabled, out, module, kind
+):
+    array = cuda.to_device(np.zeros(4, np.float32))
+    module.held = PRODUCERS[kind](array)
+    kernel = reading(module)
+    kernel[1, 1](out)
+    kernel[1, 1](out)
+    assert str(pointer_of(array)) in source_of(kernel)
+    assert len(kernel.overloads) == 1
+
+
+def test_kernel_when_a_module_within_a_module_holds_one_then_it_is_found(
+    enabled, out, module
+):
+    outer = types.ModuleType("outer")
+    outer.inner, module.held = module, (3, enabled.torch_tensor((4,), torch.float32))
+
+    @cuda.jit
+    def kernel(out):
+        outer.inner.held[1][0] = out[0]
+
+    kernel[1, 1](out)
+    assert str(module.held[1].data_ptr()) in source_of(kernel)
+
+
+def test_kernel_when_a_module_holds_a_host_tensor_then_its_values_are_constants(
+    enabled, out, module
+):
+    module.held = torch.arange(4.0)
+    reading(module)[1, 1](out)
+
+    @cuda.jit
+    def write(out):
+        module.held[0] = out[0]
+
+    with pytest.raises(Exception, match="Cannot modify readonly array"):
+        write[1, 1](out)
+
+
+LISTS = {
+    "tensors": lambda driver: [driver.torch_tensor((4,), torch.float32) for _ in "ab"],
+    "tensor and number": lambda driver: [3, driver.torch_tensor((4,), torch.float32)],
+    "arrays": lambda _: [cuda.to_device(np.zeros(4, np.float32)) for _ in "ab"],
+    "host tensors": lambda _: [torch.ones(4), torch.ones(4)],
+    "host arrays": lambda _: [np.ones(4, np.float32), np.ones(4, np.float32)],
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("place", ["closure", "module"])
+def test_kernel_when_it_holds_a_list_of_arrays_then_it_is_a_tuple(
+    enabled, out, module, place, kind
+):
+    held = module.held = LISTS[kind](enabled)
+
+    @cuda.jit
+    def from_closure(out):
+        out[0] = held[1][2] + len(held)
+
+    @cuda.jit
+    def from_module(out):
+        out[0] = module.held[1][2] + len(module.held)
+
+    kernel = from_closure if place == "closure" else from_module
+    kernel[1, 1](out)
+    if "host" not in kind:
+        pointer = held[1].data_ptr() if "tensor" in kind else pointer_of(held[1])
+        assert str(pointer) in source_of(kernel)
+
+
 REFUSED = {
     "neg": (lambda: torch._neg_view(torch.ones(4)), "negation is pending"),
     "sparse": (lambda: torch.eye(4).to_sparse(), "to_dense"),
@@ -164,6 +253,20 @@ def test_kernel_when_what_it_holds_cannot_be_used_then_it_is_refused_by_name(
     make, match = REFUSED[kind]
     with pytest.raises(TypeError, match=f"'held', which the kernel holds: .*{match}"):
         holding(make())[1, 1](out)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_kernel_when_what_a_module_or_list_holds_cannot_be_used_then_refused_by_name(
+    enabled, out, module, kind
+):
+    make, match = REFUSED[kind]
+    module.held = make()
+    what = "which the kernel holds: "
+    with pytest.raises(Exception, match=f"'weights.held', {what}.*{match}"):
+        reading(module)[1, 1](out)
+    module.held = [torch.ones(4), make()]
+    with pytest.raises(Exception, match=rf"'weights.held\[1\]', {what}.*{match}"):
+        reading(module)[1, 1](out)
 
 
 def test_kernel_when_it_holds_a_tensor_then_it_keeps_its_memory_and_no_longer(enabled, out):
@@ -196,15 +299,25 @@ def test_kernel_when_it_holds_a_tensor_then_it_is_not_pickled(enabled, out):
 def test_disable_when_called_then_numba_sees_the_variables_themselves(driver):
     from numba.cuda.core.interpreter import Interpreter
 
-    before = Interpreter.get_global_value, Interpreter.get_closure_value
+    def patched():
+        typing, target = _closures.TypingContext, _closures.TargetContext
+        return (
+            Interpreter.get_global_value,
+            Interpreter.get_closure_value,
+            typing.resolve_module_constants,
+            target.get_getattr,
+        )
+
+    before = patched()
     with sv.enabled():
-        assert Interpreter.get_closure_value is not before[1]
-    assert (Interpreter.get_global_value, Interpreter.get_closure_value) == before
+        assert not set(before) & set(patched())
+    assert patched() == before
 
 
 def test_kernel_when_launched_on_another_device_than_it_holds_then_it_is_refused():
     done = run_child(
         """
+        import types
         import numpy as np
         from tests import standin
         standin.load()
@@ -221,18 +334,34 @@ def test_kernel_when_launched_on_another_device_than_it_holds_then_it_is_refused
         def kernel(out):
             out[0] = held[1]
 
+        module = types.ModuleType("weights")
+        module.held = sv.from_any(held)
+
+        @cuda.jit
+        def by_module(out):
+            out[0] = module.held[1]
+
+        listed = [held]
+
+        @cuda.jit
+        def by_list(out):
+            out[0] = listed[0][1]
+
         @cuda.jit(debug=True, opt=False)
         def slow(out):
             out[0] = held[1]
 
         outs = [standin.torch_tensor((4,), torch.float32, device=d) for d in (0, 1)]
-        for each in (kernel, slow):
+        for each in (kernel, slow, by_module, by_list):
             each[1, 1](outs[0])
             for _ in range(2):
                 try:
                     each[1, 1](outs[1])
                 except ValueError as error:
-                    assert "'held' on device 0" in str(error), error
+                    assert any(
+                        f"{name!r} on device 0" in str(error)
+                        for name in ("held", "weights.held", "listed[0]")
+                    ), error
                     assert "launched on device 1" in str(error), error
                 else:
                     raise AssertionError("no error")

@@ -4,6 +4,7 @@ On the stand-in driver the copy kernels are acted out; with
 STRIDEDVIEW_TEST_DRIVER=real the same tests run on the GPU.
 """
 
+import textwrap
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ import stridedview as sv
 from stridedview import Layout, StridedView, _copyplan
 from tests import standin
 from tests.copy_kernels import act_out
+from tests.standin.helpers import run_child
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -451,17 +453,101 @@ def test_dlpack_copies_when_asked():
     host = np.from_dlpack(Asked(view, dl_device=(1, 0)))
     assert host.tolist() == [0, 1, 2, 3, 4, 5]
     assert np.asarray(view).tolist() == [0, 1, 2, 3, 4, 5]
-    assert view.__dlpack__(copy=True)
+    copied = sv.from_any(Asked(view, device=view.device, copy=True))
+    assert copied.ptr != view.ptr
+    assert copied.copy_to_host().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_dlpack_when_pinned_memory_is_copied_for_the_host_then_the_copy_is_the_hosts():
+    pinned = sv.pinned(4, "f4")
+    np.asarray(pinned)[:] = [1, 2, 3, 4]
+    copied = sv.from_any(Asked(pinned, dl_device=(1, 0), copy=True))
+    assert copied.device == (1, 0)
+    assert np.asarray(copied).tolist() == [1, 2, 3, 4]
+    assert copied.ptr != pinned.ptr
+    shared = sv.from_any(Asked(pinned, dl_device=(1, 0)))
+    assert (shared.device, shared.ptr) == ((1, 0), pinned.ptr)
 
 
 class Asked:
     """A producer that passes more arguments on than its consumer gives."""
 
-    def __init__(self, view, **asked):
-        self.view, self.asked = view, asked
+    def __init__(self, view, device=(1, 0), **asked):
+        self.view, self.device, self.asked = view, device, asked
 
     def __dlpack__(self, **more):
         return self.view.__dlpack__(**{**more, **self.asked})
 
     def __dlpack_device__(self):
-        return (1, 0)
+        return self.device
+
+
+# ---- several devices, on the stand-in ----------------------------------------------------
+
+DEVICES = """
+import numpy as np
+import stridedview as sv
+from tests import standin
+from tests.copy_kernels import act_out
+standin.load()
+standin.on_launch(act_out)
+"""
+
+
+def on_two_devices(body):
+    if not standin.wanted():
+        pytest.skip("two stand-in devices")
+    done = run_child(DEVICES + textwrap.dedent(body) + "\nprint('done')\n", devices=2)
+    assert done.stdout.split() == ["done"], done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("shape", ["(8,)", "(4, 2)"])
+def test_copy_between_devices_when_the_source_is_on_a_side_stream_then_it_arrives(shape):
+    on_two_devices(f"""
+        from cuda.core import Device
+        other = Device(1)
+        other.set_current()
+        source = sv.empty({shape}, "f4", device=1, stream=other.create_stream())
+        source.copy_to_device(np.arange(8, dtype="f4").reshape({shape}))
+        Device(0).set_current()
+        target = sv.zeros({shape}, "f4", device=0)
+        target.copy_to_device(source)
+        assert (target.copy_to_host().ravel() == np.arange(8)).all()
+        target.copy_to_device(source[::-1])
+        assert (target.copy_to_host() == source.copy_to_host()[::-1]).all()
+    """)
+
+
+def test_large_host_copies_when_devices_take_turns_then_each_keeps_its_buffers():
+    on_two_devices("""
+        array = np.arange(3_000_000, dtype="f8")
+        views = [sv.empty(len(array), "f8", device=number) for number in (0, 1)]
+        for view in views:
+            view.copy_to_device(array)
+        standin.reset_calls()
+        for _ in range(3):
+            for view in views:
+                view.copy_to_device(array + 1)
+                assert (view.copy_to_host() == array + 1).all()
+        calls = standin.calls()
+        assert "cuMemHostAlloc" not in calls and "cuEventCreate" not in calls, calls
+    """)
+
+
+@pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuEventCreate"])
+def test_large_host_copy_when_it_gets_no_buffers_then_none_are_left_and_the_next_has(call):
+    on_two_devices(f"""
+        array = np.arange(3_000_000, dtype="f8")
+        view = sv.empty(len(array), "f8")
+        before = standin.regions()
+        standin.fail_next({call!r}, 2)
+        try:
+            view.copy_to_device(array)
+        except Exception as error:
+            assert {call!r} in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert standin.regions() == before
+        view.copy_to_device(array)
+        assert (view.copy_to_host() == array).all()
+    """)

@@ -71,3 +71,20 @@ print("bytes", len({launch.packed for launch in standin.launches() if launch.pac
     ]
     # Ours and the raw launch pass the same bytes.
     assert lines[5:] == ["as it was", "bytes 1"]
+
+
+@pytest.mark.standin
+def test_demo_when_enabled_with_options_then_they_are_in_force_again(driver):
+    child = run_child(
+        CUDA_TORCH
+        + """
+import stridedview
+from stridedview import _demo, _switch
+stridedview.enable(strict=True)
+_demo.BURSTS = 2
+_demo._print_costs()
+print(_switch.options()["strict"])
+"""
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert child.stdout.splitlines()[-1] == "True"

@@ -216,6 +216,65 @@ def test_registered_when_seen_again_then_it_is_the_same_entry(name):
     assert not _dtype.is_static(entry.name)
 
 
+# Pairs of dtypes that NumPy calls equal, with a field of this name.
+ALIKE = {
+    "record": lambda name: (
+        np.dtype((np.record, [(name, "i4")])),
+        np.dtype([(name, "i4")]),
+    ),
+    "nested record": lambda name: (
+        np.dtype([("x", np.dtype((np.record, [(name, "u1")])))]),
+        np.dtype([("x", [(name, "u1")])]),
+    ),
+    "array of records": lambda name: (
+        np.dtype([("x", np.dtype((np.record, [(name, "u1")])), 3)]),
+        np.dtype([("x", [(name, "u1")], 3)]),
+    ),
+    "aligned": lambda name: (
+        np.dtype([(name, "i4"), ("b", "i4")], align=True),
+        np.dtype([(name, "i4"), ("b", "i4")]),
+    ),
+    "nested aligned": lambda name: (
+        np.dtype([("x", np.dtype([(name, "i4")], align=True))]),
+        np.dtype([("x", [(name, "i4")])]),
+    ),
+}
+
+
+def _kind(dtype):
+    if dtype.subdtype:
+        return _kind(dtype.base)
+    fields = [_kind(dtype.fields[name][0]) for name in dtype.names or ()]
+    return dtype.type, dtype.isalignedstruct, dtype.metadata, fields
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", ALIKE)
+def test_registered_when_numpy_calls_two_equal_then_each_stays_itself(name, first):
+    pair = ALIKE[name](f"seen{first}first")
+    assert pair[0] == pair[1]
+    for dtype in (pair[first], pair[1 - first], pair[first]):
+        assert _kind(stridedview.dtype(dtype).numpy) == _kind(dtype)
+
+
+def test_registered_when_a_dtype_has_metadata_then_the_entry_has_none():
+    plain = np.dtype([("m", "f4"), ("n", "M8[s]", 2)], align=True)
+    fields = [("m", np.dtype("f4", metadata={"unit": "m"})), ("n", "M8[s]", 2)]
+    for made in (
+        np.dtype(fields, align=True),
+        np.dtype({"names": plain.names, "formats": ["f4", ("M8[s]", 2)]}, align=True),
+        np.dtype((np.record, np.dtype(fields, align=True))),
+        np.dtype("M8[7s]", metadata={"zone": "UTC"}),
+        np.dtype("U9", metadata={"language": []}),
+    ):
+        entry = stridedview.dtype(made)
+        assert entry.numpy == made
+        kind = (entry.numpy.type, entry.numpy.isalignedstruct, entry.numpy.alignment)
+        assert kind == (made.type, made.isalignedstruct, made.alignment)
+        assert not str(_kind(entry.numpy)).count("mappingproxy")
+        assert stridedview.dtype(made) is entry
+
+
 def test_registered_when_many_threads_see_it_first_then_it_is_one_entry():
     dtypes = [np.dtype([(f"field{number}", "f4")]) for number in range(40)]
     found, go = [], threading.Barrier(8)
@@ -273,8 +332,8 @@ import stridedview
 from stridedview import _dtype
 first = stridedview.dtype([("first", "f4")])
 try:
-    for number in range(2000):
-        stridedview.dtype([(f"field{number}", "f4")])
+    for number in range(1 << 16):
+        stridedview.dtype(f"V{number + 1}")
 except OverflowError as error:
     print(error, len(_dtype.entries()))
 assert stridedview.dtype([("first", "f4")]) is first
@@ -288,6 +347,6 @@ except OverflowError:
 
 def test_table_when_full_then_it_says_so_and_knows_what_it_knew():
     assert run(CAPACITY).split("\n")[:2] == [
-        "the dtype table is full (1024 entries) 1023",
+        "the dtype table is full (65536 entries) 65535",
         "refused",
     ]

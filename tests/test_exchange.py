@@ -12,6 +12,15 @@ from stridedview import _dtype, _ingest, from_any, from_many
 pytestmark = pytest.mark.standin
 
 CPU, CUDA, PINNED, MANAGED = 1, 2, 3, 13
+
+
+def test_float4_when_not_in_pairs_then_there_is_no_such_dtype(producers, memory):
+    pairs = producers.Producer(memory, (8,), code=17, bits=4, lanes=2)
+    assert from_any(pairs).nbytes == 8
+    with pytest.raises(BufferError, match="bits 4, lanes 1"):
+        from_any(producers.Producer(memory, (16,), code=17, bits=4, lanes=1))
+
+
 BEYOND = 1 << 62
 
 

@@ -1,13 +1,16 @@
 """What `explain` and `profile` tell of launches."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import stridedview
+from stridedview import _launch
 from tests.launching import HIT, Foreign, calls_of, foreign, pointer_of, producer, tensor
+from tests.standin.helpers import run_child
 
 pytestmark = pytest.mark.standin
 
@@ -89,6 +92,15 @@ def test_explain_when_no_plan_is_hit_then_it_says_what_differs(enabled, kernel, 
     make, expected = case
     kernel[1, 1](vector(), 1)
     assert launch_of(kernel[1, 1], *make())["differences"] == expected
+
+
+def test_explain_when_the_array_is_read_only_then_that_differs(enabled, kernel):
+    array = vector()
+    kernel[1, 1](foreign(array), 1)
+    frozen = Foreign(pointer_of(array), (4,), np.float32, owner=array, readonly=True)
+    found = launch_of(kernel[1, 1], frozen, 1)
+    assert found["differences"] == ["argument 1 'x': readonly False -> True"]
+    assert found["compiles"]
 
 
 def test_explain_when_only_the_producer_differs_then_nothing_compiles(enabled, kernel):
@@ -185,6 +197,97 @@ def test_profile_when_kernels_are_launched_then_each_is_told(enabled, kernel):
     assert fast["microseconds"] >= fast["longest"] > 0
     assert [each["routes"] for each in fast["arguments"]] == [{"torch": 3}, {"number": 3}]
     assert "SLOW 1: CUDA array interface" in found.table()
+
+
+def test_profile_when_forall_launches_then_it_is_its_kernels_compile_time_included(
+    enabled, kernel
+):
+    array = vector()
+    stridedview.reset_stats()
+    with stridedview.profile() as found:
+        for tasks in (10, 1000):
+            kernel.forall(tasks)(array, 1)
+        kernel.forall(0)(array, 1)
+        kernel[1, 1](array, 1)
+        kernel.specialize(array, 1)[1, 1](array, 1)
+    (told,) = found.to_list()
+    assert told["launches"] == 4
+    assert told["arguments"][0]["routes"] == {"Numba device array": 4}
+    # Both compilations: the specialised one, and that of the kernel itself.
+    assert stridedview.stats()["compiles"] == 2
+    assert told["microseconds"] >= 1e6 * stridedview.stats()["compile_seconds"]
+
+
+def test_profile_when_forall_raises_then_nothing_is_counted(enabled, kernel):
+    with stridedview.profile() as found, pytest.raises(TypeError, match="argument 2 'y'"):
+        kernel.forall(10)(vector(), None)
+    assert found.to_list() == []
+
+
+class Once:
+    """A producer whose interface can be had once, as of memory that is handed over."""
+
+    def __init__(self, array):
+        self.interface = foreign(array).__cuda_array_interface__
+
+    @property
+    def __cuda_array_interface__(self):
+        found, self.interface = self.interface, None
+        if found is None:
+            raise RuntimeError("read once too often")
+        return found
+
+
+def test_profile_when_a_producer_can_be_read_once_then_it_is_not_read_again(
+    enabled, kernel
+):
+    array = vector()
+    kernel[1, 1](foreign(array), 1)
+    kernel[1, 1]((foreign(array), 1), 1)
+    with stridedview.profile() as found:
+        kernel[1, 1]((foreign(array), 1), 1)
+        kernel[1, 1]((Once(array), 1), 1)
+        kernel[1, 1](foreign(array), 1)
+        kernel[1, 1](Once(array), 1)
+    (told,) = found.to_list()
+    assert told["launches"] == 4
+    assert told["arguments"][0]["routes"] == {"CUDA array interface": 4}
+
+
+def test_observer_when_it_raises_then_the_launch_does_not(enabled, kernel, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(found.exc_value))
+
+    def observer(*_):
+        raise KeyError("no")
+
+    _launch.add_observer(observer)
+    try:
+        with stridedview.profile() as found:
+            kernel[1, 1](1, 2)
+    finally:
+        _launch.remove_observer(observer)
+    assert [type(error) for error in told] == [KeyError]
+    assert found.to_list()[0]["launches"] == 1
+
+
+def test_profile_when_left_open_at_exit_then_nothing_is_said():
+    child = run_child("""
+        from tests import standin
+        standin.load()
+        from numba import cuda
+        import stridedview
+        stridedview.enable()
+
+        @cuda.jit
+        def take(a):
+            pass
+
+        profile = stridedview.profile()
+        profile.__enter__()
+        take[1, 1](1)
+    """)
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_profile_when_it_is_over_then_a_launch_calls_the_driver_only(enabled, kernel):

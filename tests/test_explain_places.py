@@ -122,6 +122,18 @@ def test_explain_when_a_capture_does_not_allow_the_launch_then_it_tells_the_erro
     assert capture.nodes == 0
 
 
+def test_explain_when_a_debug_kernel_is_not_compiled_then_a_capture_refuses_it_too(
+    enabled, stream
+):
+    configuration = fresh(debug=True, opt=False)[1, 1, stream]
+    with Capture(stream) as capture:
+        told = launch_of(configuration, 1, 2)["refused"]
+        with pytest.raises(RuntimeError, match="compile it without debug=True") as raised:
+            configuration(1, 2)
+    assert told == str(raised.value)
+    assert capture.nodes == 0
+
+
 # ---- what would be refused ----
 
 
@@ -130,7 +142,41 @@ def signed(x, y):
     pass
 
 
+@cuda.jit("void(int8, boolean)")
+def narrow(x, y):
+    pass
+
+
+@cuda.jit("void(float32[::1, :])")
+def fortran(x):
+    pass
+
+
+def matrix():
+    return cuda.to_device(np.zeros((3, 4), np.float32))
+
+
+def tiled():
+    """Return a compiled kernel with 4,096 bytes of static shared memory."""
+
+    @cuda.jit
+    def take(x, y):
+        tile = cuda.shared.array(1024, np.float32)
+        tile[cuda.threadIdx.x] = x
+        cuda.syncthreads()
+        y[0] = tile[1023 - cuda.threadIdx.x]
+
+    take[1, 1](1.5, vector())
+    return take
+
+
 REFUSED = {
+    "shared memory": (fresh, (1, 1, 0, 300_000), lambda: (1, 2)),
+    "shared memory beside static": (tiled, (1, 1, 0, 230_000), lambda: (1.5, vector())),
+    "value beyond a formal": (lambda: narrow, (1, 1), lambda: (300, True)),
+    "NumPy's value beyond it": (lambda: narrow, (1, 1), lambda: (np.int64(-129), 1)),
+    "float for an int": (lambda: narrow, (1, 1), lambda: (2.5, True)),
+    "C into F": (lambda: fortran, (1, 1), lambda: (matrix(),)),
     "too few": (fresh, (1, 1), lambda: (1,)),
     "too many": (fresh, (1, 1), lambda: (1, 2, 3)),
     "None": (fresh, (1, 1), lambda: (None, 2)),
@@ -149,12 +195,66 @@ def test_explain_when_a_launch_is_refused_then_it_tells_the_error_and_raises_not
     make, grid, arguments = REFUSED[case]
     kernel, args = make(), arguments()
     report = stridedview.explain(kernel[grid], *args)
-    with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
+    with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError)) as raised:
         kernel[grid](*args)
     told = report.to_dict()["launch"]["refused"]
     assert told
     assert told in str(raised.value)
     assert "REFUSED" in repr(report)
+
+
+def test_explain_when_a_kernel_cannot_take_an_argument_then_no_route_is_told(enabled):
+    kernel = fresh()
+    for value, name in (
+        (None, "None"),
+        ("text", "str"),
+        ([1], "list"),
+        ((1, None), "None"),
+    ):
+        report = stridedview.explain(kernel[1, 1], value, 1)
+        found = report.to_dict()
+        assert found["launch"]["through_numba"] == ""
+        assert f"a kernel cannot take {name}" in found["launch"]["refused"]
+        facts = found["arguments"][0]
+        assert (facts["route"], facts["slow"], facts["why"]) == ("refused", False, "")
+        assert "SLOW" not in repr(report)
+
+
+def test_explain_when_the_values_fit_then_nothing_is_refused(enabled):
+    for args in ((-128, True), (np.int8(3), 2.5)):
+        assert launch_of(narrow[1, 1], *args)["refused"] == ""
+    assert launch_of(tiled()[1, 1, 0, 220_000], 1.5, vector())["refused"] == ""
+    column = cuda.to_device(np.zeros((4, 1), np.float32))
+    fortran[1, 1](column)
+    assert launch_of(fortran[1, 1], column)["refused"] == ""
+    assert launch_of(fortran[1, 1], matrix())["refused"]
+
+
+class Swapping:
+    """An extension that does nothing."""
+
+    def prepare_args(self, ty, val, **_):
+        return ty, val
+
+
+UNCOMPILED = {
+    "debug": ({"debug": True, "opt": False}, "debug kernel"),
+    "extension": ({"extensions": [Swapping()]}, "extension"),
+    "plain": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("case", UNCOMPILED)
+def test_explain_when_the_kernel_is_not_compiled_then_its_way_is_known_from_its_options(
+    enabled, case
+):
+    options, reason = UNCOMPILED[case]
+    kernel, array = fresh(**options), vector()
+    assert launch_of(kernel[1, 1], array, 1)["through_numba"] == reason
+    stridedview.reset_stats()
+    kernel[1, 1](array, 1)
+    assert list(stridedview.stats()["fallbacks"]) == [reason] * bool(reason)
+    assert launch_of(kernel[1, 1], array, 1)["through_numba"] == reason
 
 
 def test_explain_when_a_signature_fits_but_for_signedness_then_it_does_not_warn(enabled):

@@ -362,7 +362,7 @@ def test_iteration_when_an_axis_is_very_long_then_it_begins_at_once(driver):
 
 
 def made_errors():
-    from stridedview.numba_cuda._contexts import LaunchError
+    from stridedview import LaunchError
 
     return {
         "driver": stridedview.DriverError("cuFoo failed", 2),

@@ -1,6 +1,7 @@
 """Imports point one way, and importing stridedview loads nothing that costs."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -13,13 +14,14 @@ PACKAGE = Path(__file__).parent.parent / "stridedview"
 # From the bottom up. A module may import only from rows above its own; those that share
 # a row know nothing of each other, except as `SAME_ROW` says.
 ORDER = [
+    {"_peers"},
     {
+        "_locks",
         "_dlpack",
         "_driver",
         "_dynamo",
         "_geometry",
         "_intern",
-        "_peers",
         "_autoenable",
         "_torch_gate",
         "_kernels",
@@ -27,11 +29,21 @@ ORDER = [
         "_autograd",
         "_op_schema",
     },
-    {"_dtype", "_axes", "_indexing", "_memo", "_block", "_op_kernels"},
+    {
+        "_errors",
+        "_dtype",
+        "_axes",
+        "_indexing",
+        "_memo",
+        "_block",
+        "_op_kernels",
+        "_managed_resource",
+    },
     {"_layout", "_op_registry"},
     {"_source", "_managed", "_copyplan"},
     {"_view", "_ring"},
-    {"_exchange", "_export", "_device_copy", "_record", "_variadic"},
+    {"_exchange"},
+    {"_export", "_device_copy", "_record", "_variadic"},
     {"_torch", "_protocol"},
     {"_ingest"},
     {"_stream", "_pack"},
@@ -63,8 +75,11 @@ SOURCES = sorted(
     if path.suffix in (".py", ".pyx", ".pxd") and path.stem != "__init__"
 )
 
+# The package that patches Numba stands as one in ORDER.
+PATCH = sorted((PACKAGE / "numba_cuda").glob("*.py"))
+
 CYTHON_IMPORT = re.compile(
-    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+c?import\s+\(?(?P<names>[\w, .]*)"
+    r"^\s*(?:from\s+(?P<module>[\w.]+)\s+c?import\s+(?P<names>\([^)]*\)|[\w, .]*)"
     r"|c?import\s+(?P<plain>[\w., ]+))",
     re.MULTILINE,
 )
@@ -114,9 +129,10 @@ def cython_imports(text):
             )
         else:
             found.add(match["module"])
+            names = re.sub(r"#.*", "", match["names"]).strip("()")
             found.update(
                 f"{match['module'].rstrip('.')}.{name.split(' as ')[0].strip()}"
-                for name in match["names"].split(",")
+                for name in names.split(",")
                 if name.strip()
             )
     return found
@@ -148,6 +164,30 @@ def test_source_when_it_imports_our_modules_then_only_lower_ones(path):
         if RANK[name] >= RANK[path.stem] and (path.stem, name) not in SAME_ROW
     }
     assert not higher, f"{path.name} imports {sorted(higher)}, which stand above it"
+
+
+@pytest.mark.parametrize("path", PATCH, ids=lambda path: f"numba_cuda/{path.name}")
+def test_patch_when_it_imports_our_modules_then_only_lower_ones(path):
+    found = own_modules(imports_of(path)) - {"numba_cuda"}
+    higher = {name for name in found if RANK[name] >= RANK["numba_cuda"]}
+    assert not higher, f"{path.name} imports {sorted(higher)}, which stand above it"
+
+
+def test_patch_when_its_modules_import_each_other_then_there_is_no_circle():
+    stems = {path.stem for path in PATCH} - {"__init__"}
+    prefix = "stridedview.numba_cuda."
+    graph = {
+        path.stem: {
+            name.removeprefix(prefix).partition(".")[0]
+            for name in imports_of(path)
+            if name.startswith(prefix)
+        }
+        & stems
+        for path in PATCH
+    }
+    assert any(graph.values())
+    # Raises CycleError, which names them.
+    assert [*graphlib.TopologicalSorter(graph).static_order()]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -184,6 +224,16 @@ READERS = {
         "from stridedview._view cimport (\n    a,\n    b,\n)\n",
         "_view",
     ),
+    "cython package, parentheses": (
+        cython_imports,
+        "from stridedview import (\n    nothing,  # a reason\n    _view as v,\n)\n",
+        "_view",
+    ),
+    "python package, parentheses": (
+        python_imports,
+        "from stridedview import (\n    nothing,\n    _view,\n)\n",
+        "_view",
+    ),
 }
 
 
@@ -214,10 +264,28 @@ def test_import_when_done_then_no_framework_and_no_driver_is_loaded():
     assert has_driver is False
 
 
+def test_launch_error_when_asked_for_then_no_framework_is_loaded():
+    code = (
+        "import sys, stridedview\n"
+        "from stridedview import DriverError, LaunchError\n"
+        "assert issubclass(LaunchError, DriverError)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not FRAMEWORKS & set(ast.literal_eval(done.stdout))
+
+
 def test_public_names_when_listed_then_each_is_there():
     import stridedview
 
-    assert set(stridedview.__all__) <= set(dir(stridedview))
+    listed = {name for name in dir(stridedview) if not name.startswith("__")}
+    assert listed == set(stridedview.__all__) - {"__version__"}
+    assert "__version__" in dir(stridedview)
     for name in stridedview.__all__:
         assert getattr(stridedview, name) is not None
 

@@ -380,7 +380,7 @@ def test_explicit_signature_when_only_signedness_differs_then_it_warns_or_is_ref
     kernel = cuda.jit("void(uint32[:])")(take.py_func)
     array = vector(4, np.int32)
     with stridedview.enabled():
-        with pytest.warns(Warning, match="int32.*uint32"):
+        with pytest.warns(Warning, match="argument 1 'a': .*int32.*uint32"):
             kernel[1, 1](array)
         assert driver.launches()[-1].words == words_of(array)
     with stridedview.enabled(strict=True), caught(TypeError, "argument 1 'a'.*uint32"):

@@ -3,12 +3,15 @@
 numba-cuda checks nothing where a kernel has one explicit signature.
 """
 
+import enum
+
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32, void
+from numba import cuda, float32, float64, int32, types, void
+from numba.cuda.np import numpy_support
 
 import stridedview
-from tests.launching import Foreign, caught, pointer_of, recorded, tensor
+from tests.launching import PRODUCERS, Foreign, caught, pointer_of, recorded, tensor
 from tests.standin.helpers import words_of
 
 pytestmark = pytest.mark.standin
@@ -127,10 +130,6 @@ UNFIT = {
     "C into F": (
         fortran, lambda: (matrix(),), r"argument 1 'a'.*\[F\].*got 2-d float32 \[C\]"
     ),
-    "column of C into F": (
-        fortran, lambda: (cuda.to_device(np.zeros((4, 1), np.float32)),),
-        r"argument 1 'a'.*\[F\]",
-    ),
     "tensor in C into F": (
         fortran, lambda: (tensor(matrix()),), r"argument 1 'a'.*\[F\].*\(4, 1\)"
     ),
@@ -157,6 +156,207 @@ def test_explicit_signature_when_an_argument_does_not_fit_then_it_is_refused(
         with caught((TypeError, OverflowError), match):
             kernel[1, 1](*bad)
     assert recorded(kernel, args).words == words
+
+
+# ---- arrays that are contiguous in both senses ----
+
+
+def take(a):
+    pass
+
+
+def fortran_twin():
+    """Return a kernel of its own, so that no plan of another test is hit."""
+    return cuda.jit("void(float32[::1, :])")(take)
+
+
+SHAPES = {"column": (4, 1), "row": (1, 4), "empty": (0, 4), "one item": (1, 1)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("make", PRODUCERS.values(), ids=PRODUCERS)
+def test_f_signature_when_an_array_is_c_and_f_contiguous_then_it_is_taken_as_in_numba(
+    driver, shape, make
+):
+    array = cuda.to_device(np.zeros(shape, np.float32))
+    expected = recorded(fortran_twin(), (array,)).words
+    with stridedview.enabled():
+        kernel = fortran_twin()
+        for _ in range(2):
+            assert recorded(kernel, (make(array),)).words == expected
+            # Of the same letter, as such an array is C: its plan must not take this one.
+            with caught(TypeError, r"argument 1 'a'.*\[F\].*got 2-d float32 \[C\]"):
+                kernel[1, 1](make(matrix()))
+
+
+@pytest.mark.parametrize("make", PRODUCERS.values(), ids=PRODUCERS)
+def test_f_signature_when_an_axis_of_extent_1_has_any_stride_then_it_is_taken(
+    enabled, make
+):
+    array = matrix()[:, :1]
+    kernel = fortran_twin()
+    with caught(TypeError, "argument 1 'a'"):
+        kernel[1, 1](make(array))  # (3, 1) with strides (16, 4)
+    row = matrix("F")[:1, :1]
+    for _ in range(2):
+        assert recorded(kernel, (make(row),)).words[4] == pointer_of(row)
+
+
+@pytest.mark.filterwarnings("ignore:Host array")
+@pytest.mark.parametrize("hint", [lambda array: array, cuda.In, cuda.Out])
+def test_f_signature_when_a_host_array_is_c_and_f_contiguous_then_it_is_taken(
+    enabled, hint
+):
+    kernel = fortran_twin()
+    for shape in SHAPES.values():
+        words = recorded(kernel, (hint(np.zeros(shape, np.float32)),)).words
+        assert words[5:7] == shape
+    with caught(TypeError, r"argument 1 'a'.*\[F\]"):
+        kernel[1, 1](hint(np.zeros((3, 4), np.float32)))
+
+
+def test_f_signature_when_the_array_is_in_a_tuple_then_it_is_the_same(enabled):
+    kernel = cuda.jit("void(Tuple([int32, float32[::1, :]]))")(take)
+    column = cuda.to_device(np.zeros((4, 1), np.float32))
+    for _ in range(2):
+        assert recorded(kernel, ((5, column),)).words == (5, *words_of(column))
+        with caught(TypeError, r"argument 1 'a'.*\[F\]"):
+            kernel[1, 1]((5, matrix()))
+
+
+def test_f_signature_when_prepared_for_a_column_then_no_c_array_takes_its_place(enabled):
+    column, other = (cuda.to_device(np.zeros((n, 1), np.float32)) for n in (4, 5))
+    prepared = stridedview.prepare(fortran_twin()[1, 1], column)
+    prepared.update(0, other)
+    with caught(TypeError, "argument 1 'a': it is not F-contiguous.*prepare it anew"):
+        prepared.update(0, matrix())
+    enabled.clear()
+    prepared()
+    assert enabled.launches()[-1].words == words_of(other)
+
+
+# ---- records and times ----
+
+RECORD = np.dtype([("x", "i4"), ("y", "f8", (4,))])
+LONGER = np.dtype([*RECORD.descr, ("z", "f4")])
+SHORTER = np.dtype([("x", "i4")])
+PADDED = np.dtype([("x", "i4"), ("y", "f8", (4,))], align=True)
+SECONDS, SPAN = types.NPDatetime("s"), types.NPTimedelta("s")
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+def record_type(dtype):
+    return numpy_support.from_dtype(dtype)
+
+
+def record(dtype):
+    return np.zeros(1, dtype)[0]
+
+
+KINDS = {
+    "shorter record": (record_type(RECORD), lambda: record(SHORTER), "Record.*got Record"),
+    "record with other offsets": (
+        record_type(RECORD), lambda: record(PADDED), "Record.*got Record"
+    ),
+    "record on the device": (
+        record_type(RECORD), lambda: cuda.to_device(np.zeros(2, SHORTER))[1],
+        "Record.*got Record",
+    ),
+    "int for a record": (record_type(RECORD), lambda: 5, "Record.*got int64"),
+    "record for an int": (types.int32, lambda: record(SHORTER), "int32.*got Record"),
+    "time of another unit": (
+        SECONDS, lambda: np.datetime64("2020-01-01", "ns"),
+        r"datetime64\[s\].*got datetime64\[ns\]",
+    ),
+    "span of another unit": (
+        SPAN, lambda: np.timedelta64(1, "ms"), r"timedelta64\[s\].*got timedelta64\[ms\]"
+    ),
+    "span for a time": (SECONDS, lambda: np.timedelta64(5, "s"), "datetime64.*timedelta64"),
+    "time for a span": (SPAN, lambda: np.datetime64(5, "s"), "timedelta64.*datetime64"),
+    "int for a time": (SECONDS, lambda: 5, r"datetime64\[s\].*got int64"),
+    "float for a span": (SPAN, lambda: 5.0, r"timedelta64\[s\].*got float64"),
+    "time for an int": (types.int64, lambda: np.datetime64(5, "s"), "int64.*got datetime"),
+    "time for a float": (types.float64, lambda: np.datetime64(5, "s"), "float64.*datetime"),
+    "time for a boolean": (types.boolean, lambda: np.datetime64(5, "s"), "bool.*datetime"),
+    "time for a complex": (
+        types.complex64, lambda: np.datetime64(5, "s"), "complex64.*datetime"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a tuple"])
+@pytest.mark.parametrize("case", KINDS)
+def test_explicit_signature_when_a_scalar_is_of_another_kind_then_it_is_refused(
+    enabled, case, nested
+):
+    formal, make, match = KINDS[case]
+    value, place = make(), ""
+    if nested:
+        formal, value, place = types.Tuple([types.int8, formal]), (1, value), "item 2: "
+    kernel = cuda.jit(void(formal))(take)
+    for _ in range(2):
+        with caught(TypeError, f"argument 1 'a': {place}expected {match}"):
+            kernel[1, 1](value)
+
+
+OF_THE_KIND = {
+    "record": (record_type(RECORD), lambda: record(RECORD)),
+    "record with more behind": (record_type(RECORD), lambda: record(LONGER)),
+    "record on the device": (
+        record_type(RECORD), lambda: cuda.to_device(np.zeros(2, RECORD))[1]
+    ),
+    "time": (SECONDS, lambda: np.datetime64("2020-01-01", "s")),
+    "time without a unit": (SECONDS, lambda: np.datetime64("NaT")),
+    "span": (SPAN, lambda: np.timedelta64(-5, "s")),
+    "span without a unit": (SPAN, lambda: np.timedelta64(7)),
+    "enum": (types.int8, lambda: Level.HIGH),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OF_THE_KIND)
+def test_explicit_signature_when_a_scalar_is_of_the_kind_then_it_is_passed_as_in_numba(
+    driver, case
+):
+    formal, make = OF_THE_KIND[case]
+    value = make()
+    expected = recorded(cuda.jit(void(formal))(take), (value,))
+    with stridedview.enabled():
+        kernel = cuda.jit(void(formal))(take)
+        for _ in range(2):
+            found = recorded(kernel, (value,))
+            if not isinstance(formal, types.Record):  # else the address of a copy
+                assert found.parameters == expected.parameters
+
+
+# ---- extensions ----
+
+
+class SevenForText:
+    """An extension that passes 7 in place of a text."""
+
+    def prepare_args(self, ty, val, **_):
+        return (types.int64, 7) if isinstance(val, str) else (ty, val)
+
+
+def test_explicit_signature_when_an_extension_replaces_the_argument_then_it_is_not_checked(
+    driver,
+):
+    found = []
+    for ours in (False, True):
+        kernel = cuda.jit("void(int64)", extensions=[SevenForText()])(take)
+        if ours:
+            stridedview.enable()
+        try:
+            found.append([recorded(kernel, ("text",)).words for _ in range(2)])
+            if ours:
+                with caught(TypeError, "signature of 1 arguments, got 2"):
+                    kernel[1, 1]("text", 2)
+        finally:
+            stridedview.disable()
+    assert found == [[(7,), (7,)]] * 2
 
 
 # ---- numbers that do not fit ----
@@ -215,3 +415,59 @@ def test_int_when_beyond_a_narrow_formal_then_it_is_refused(enabled, case, warm)
 def test_boolean_formal_when_given_a_number_then_it_takes_its_truth(enabled, value, truth):
     for _ in range(2):
         assert recorded(narrow, (1, 2, value)).words == (1, 2, truth)
+
+
+BEYOND_FLOATS = {
+    "float32": ("float32", 1e300, "1e\\+300.*float32"),
+    "negative float32": ("float32", -3.5e38, "-3.5e\\+38.*float32"),
+    "float32, NumPy's": ("float32", np.float64(1e300), "1e\\+300.*float32"),
+    "float16": ("float16", 1e10, "10000000000.*float16"),
+    "float16, the first": ("float16", 65520.0, "65520.*float16"),
+    "float16, an int": ("float16", 70000, "70000.*float16"),
+    "float16, an int beyond int64": ("float16", 2**63, "float16"),
+    "complex64": ("complex64", 1e300, "1e\\+300.*complex64"),
+    "complex64, imaginary": ("complex64", 1e300j, "1e\\+300j.*complex64"),
+    "complex64, NumPy's": ("complex64", np.complex128(1e300), "complex64"),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a tuple"])
+@pytest.mark.parametrize("case", BEYOND_FLOATS)
+def test_float_when_beyond_a_narrow_formal_then_it_is_refused(enabled, case, nested):
+    formal, value, match = BEYOND_FLOATS[case]
+    good = type(value)(1)
+    if nested:
+        formal, value, good = f"Tuple([int8, {formal}])", (1, value), (1, good)
+    kernel = cuda.jit(f"void({formal})")(take)
+    for _ in range(2):
+        with caught(OverflowError, f"argument 1 'a': .*{match}"):
+            kernel[1, 1](value)
+        recorded(kernel, (good,))
+
+
+INF, NAN = float("inf"), float("nan")
+WITHIN_FLOATS = {
+    "infinity": ("float32", INF),
+    "negative infinity": ("float16", -INF),
+    "no number": ("float16", NAN),
+    "no number in float32": ("float32", NAN),
+    "the largest float32": ("float32", float(np.finfo(np.float32).max)),
+    "rounds to the largest float32": ("float32", 3.4028235e38),
+    "the largest float16": ("float16", 65504.0),
+    "rounds to the largest float16": ("float16", 65519.99),
+    "small": ("float16", 1e-300),
+    "infinite complex64": ("complex64", complex(INF, NAN)),
+    "large": ("float64", 1e300),
+    "large complex": ("complex128", 1e300j),
+    "largest int": ("float32", 2**64 - 1),
+}
+
+
+@pytest.mark.parametrize("case", WITHIN_FLOATS)
+def test_float_when_it_is_infinite_or_fits_then_it_is_passed_as_numba_does(driver, case):
+    formal, value = WITHIN_FLOATS[case]
+    expected = recorded(cuda.jit(f"void({formal})")(take), (value,)).parameters
+    with stridedview.enabled():
+        kernel = cuda.jit(f"void({formal})")(take)
+        for _ in range(2):
+            assert recorded(kernel, (value,)).parameters == expected

@@ -381,3 +381,49 @@ def test_launch_when_several_arrays_name_one_stream_then_it_waits_once(
     take_two[1, 1](*made)
     recorded(take_two, made)
     assert orderings(enabled) == [(1, int(side.handle))]
+
+
+# ---- what is no stream ----
+
+
+class Self:
+    """Its own stream, without end."""
+
+    @property
+    def stream(self):
+        return self
+
+
+def stream_like(**attributes):
+    return type("Stream", (), attributes)()
+
+
+NO_STREAMS = {
+    "itself": (Self(), TypeError, r"expected a stream, got .*Self"),
+    "text": ("s", TypeError, r"expected a stream, got builtins\.str"),
+    "a bool": (True, TypeError, r"expected a stream, got builtins\.bool"),
+    "a handle that is text": (stream_like(ptr="x"), TypeError, "ptr of .*Stream is 'x'"),
+    "negative": (-5, ValueError, "stream -5 is no handle"),
+    "shared memory": (1024, ValueError, r"1024 .*kernel\[grid, block, 0, shared\]"),
+    "beyond 64 bits": (1 << 70, ValueError, "is no handle"),
+    "a negative handle": (stream_like(cuda_stream=-7), ValueError, "stream -7"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_STREAMS)
+def test_stream_when_it_is_none_then_it_is_refused_before_the_launch(enabled, kind):
+    value, error, message = NO_STREAMS[kind]
+    array = cuda.to_device(np.zeros(4, np.float32))
+    with pytest.raises(error, match=message):
+        take[1, 1, value](array)
+    with pytest.raises(error, match=message):
+        stridedview.from_any(array, stream=value)
+    assert enabled.launches() == []
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint64])
+def test_stream_when_a_handle_of_any_integer_type_then_it_is_taken(enabled, kind):
+    stream, array = cuda.stream(), cuda.to_device(np.zeros(4, np.float32))
+    handle = int(stream.handle)
+    assert recorded(take, (array,), (1, 1, kind(handle))).stream == handle
+    assert recorded(take, (array,), (1, 1, kind(0))).stream == 0

@@ -139,6 +139,41 @@ def test_facts_agree_with_numpy(layout):
         assert layout.byte_extent == (0, 0)
 
 
+def test_layout_when_empty_then_any_strides_are_taken_as_numpy_takes_them():
+    layout = Layout((0, 3), (2**62, 2**62), itemsize=4)
+    assert (layout.byte_extent, layout.nbytes, layout.is_unique) == ((0, 0), 0, True)
+    assert layout.transpose()[0].strides == (2**62, 2**62)
+    assert layout.slice(slice(0, 0))[0].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "index", [2**70, -(2**70), (0, 2**70), np.uint64(2**63 - 1)], ids=str
+)
+def test_index_when_it_does_not_fit_then_index_error_as_numpys(index):
+    with pytest.raises(IndexError):
+        np.zeros((3, 3))[index]
+    with pytest.raises(IndexError, match="out of bounds"):
+        Layout((3, 3), itemsize=8).slice(index)
+
+
+def test_as_strided_when_the_offset_does_not_fit_then_overflow_error():
+    layout = Layout((3, 3), itemsize=8)
+    assert layout.as_strided((2,), (4,), -8)[1] == -8
+    with pytest.raises(OverflowError):
+        layout.as_strided((2,), (4,), 2**70)
+    with pytest.raises(TypeError):
+        layout.as_strided((2,), (4,), 1.5)
+
+
+def test_layout_when_called_wrongly_then_the_error_names_it():
+    with pytest.raises(TypeError, match=r"Layout\(\) needs itemsize="):
+        Layout((4, 6))
+    with pytest.raises(TypeError, match=r"Layout\(\) got an unexpected keyword"):
+        Layout(3, stride=3, itemsize=3)
+    with pytest.raises(TypeError, match=r"Layout\(\) takes at least 1"):
+        Layout()
+
+
 @given(layouts())
 def test_uniqueness_is_exact(layout):
     touched = []

@@ -31,7 +31,8 @@ def test_status_when_asked_as_json_then_every_peer_has_a_verdict(capsys):
         "refused",
         "absent",
     }
-    assert facts["numba"].keys() == {"enabled", "requested", "simulator"}
+    assert facts["numba"].keys() == {"enabled", "requested", "simulator", "variable"}
+    assert facts["compiler"].keys() == {"version", "reason", "without"}
 
 
 def test_status_when_asked_as_text_then_it_shows_what_json_shows(capsys):
@@ -42,6 +43,32 @@ def test_status_when_asked_as_text_then_it_shows_what_json_shows(capsys):
         assert peer["tested"] in text
     assert "Driver:" in text
     assert "not patched" in text
+
+
+IGNORED = {
+    "enable": ("STRIDEDVIEW_ENABLE", "yes", "only 1 counts"),
+    "force": ("STRIDEDVIEW_FORCE", "yes", "only 1 counts"),
+    "route": ("STRIDEDVIEW_TORCH_ROUTE", "foo", "only exchange counts"),
+}
+
+
+@pytest.mark.parametrize("case", IGNORED.values(), ids=IGNORED)
+def test_status_when_a_variable_has_no_effect_then_it_says_so(monkeypatch, case):
+    name, value, counts = case
+    monkeypatch.setenv(name, value)
+    facts = _status.collect()
+    assert facts["ignored"] == [f"{name}={value} is ignored: {counts}"]
+    assert facts["ignored"][0] in _status.render(facts).splitlines()
+    if name == "STRIDEDVIEW_ENABLE":
+        assert "STRIDEDVIEW_ENABLE: yes" in _status.render(facts)
+
+
+@pytest.mark.parametrize("value", ["1", "true", "True", "0", ""])
+def test_status_when_a_variable_is_on_or_off_then_nothing_is_ignored(monkeypatch, value):
+    monkeypatch.setenv("STRIDEDVIEW_ENABLE", value)
+    monkeypatch.delenv("STRIDEDVIEW_FORCE", raising=False)
+    monkeypatch.delenv("STRIDEDVIEW_TORCH_ROUTE", raising=False)
+    assert _status.ignored_variables() == []
 
 
 def test_status_when_run_then_no_context_is_made_and_no_framework_is_imported():
@@ -100,6 +127,7 @@ print(told)
 """
 
 
+MISSPELT = "STRIDEDVIEW_TORCH_ROUTE=foo is ignored: only exchange counts"
 ASKED = "exchange API: asked for by STRIDEDVIEW_TORCH_ROUTE"
 
 
@@ -107,6 +135,7 @@ ASKED = "exchange API: asked for by STRIDEDVIEW_TORCH_ROUTE"
     ("variable", "told"),
     [
         pytest.param("", "C ABI: self-check passed", id="C ABI"),
+        pytest.param("foo", f"C ABI: self-check passed; {MISSPELT}", id="misspelt"),
         pytest.param("exchange", ASKED, id="exchange API"),
     ],
 )
@@ -219,3 +248,19 @@ def test_run_when_numba_is_refused_then_the_reason_is_told(monkeypatch, tmp_path
 def test_run_when_there_is_no_such_script_then_exit_status_is_two(capsys):
     assert __main__.main(["run", "no-such-script.py"]) == 2
     assert "no-such-script.py" in capsys.readouterr().err
+
+
+def test_run_when_no_script_is_given_then_only_that_is_missing(capsys):
+    with pytest.raises(SystemExit) as stop:
+        __main__.main(["run"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith("are required: script\n")
+
+
+def test_version_when_asked_then_it_is_the_packages(capsys):
+    import stridedview
+
+    with pytest.raises(SystemExit) as stop:
+        __main__.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"stridedview {stridedview.__version__}\n"

@@ -1,18 +1,16 @@
-"""Allocation, streams of copies, pickling, IPC, and numba-cuda's array functions.
+"""Allocation, and the streams of copies.
 
 On the stand-in driver, and on a GPU with STRIDEDVIEW_TEST_DRIVER=real.
 """
 
-import copy
 import gc
-import pickle
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import stridedview as sv
-from stridedview import memory
-from stridedview._view import view_of_pointer
+from stridedview import _device_copy, _kernels, memory
 from tests import standin
 from tests.copy_kernels import act_out
 
@@ -90,6 +88,19 @@ def test_zeros_full_and_empty_like():
     assert sv.empty_like(array, "f8").strides == (24, 8)
 
 
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_empty_many_when_the_sum_exceeds_64_bits_then_says_so(count):
+    with pytest.raises(OverflowError, match="all arrays"):
+        sv.empty_many([((1 << 62,), "u1")] * count + [((8,), "u1")])
+
+
+def test_empty_many_when_a_stream_is_named_then_each_part_has_its_own_address_for_numba():
+    parts = sv.empty_many([(4, "f4"), (4, "f4")], stream=cuda.stream())
+    addresses = [int(part.gpu_data.device_pointer) for part in parts]
+    assert addresses == [part.ptr for part in parts]
+    assert addresses[1] - addresses[0] == 256
+
+
 def test_empty_many_shares_one_allocation():
     views = sv.empty_many([((3, 5), "f4"), ((0,), "f8"), (7, "u1"), ((), "c16")])
     assert len({id(view.owner) for view in views}) == 1
@@ -114,6 +125,55 @@ def test_to_device_keeps_the_order_and_drops_the_gaps():
         assert sv.to_device(numbers).copy_to_host().tolist() == [1, 2, 3]
     view = sv.to_device(array)
     assert sv.to_device(view) is view
+
+
+def test_to_device_converts_and_orders_as_asked():
+    array = np.arange(24).reshape(4, 6)
+    for source in (array, sv.to_device(array), array.tolist()):
+        made = sv.to_device(source, "f4", order="F")
+        assert (made.dtype_name, made.strides) == ("float32", (4, 16))
+        assert made.copy_to_host().tolist() == array.tolist()
+    view = sv.to_device(array)
+    assert sv.to_device(view, "i8", order="C") is view
+    assert sv.to_device(view.T, order="C").strides == (32, 8)
+    assert sv.to_device(view[:, ::2], order="A").strides == (24, 8)
+    assert sv.to_device(np.broadcast_to(array[0], (3, 6)), "f4").strides == (0, 4)
+    for source in (array, view):
+        with pytest.raises(ValueError, match="order must be"):
+            sv.to_device(source, order="X")
+        with pytest.raises(TypeError):
+            sv.to_device(source, "O")
+
+
+def test_to_device_takes_page_locked_memory_as_it_is_unless_a_device_is_named():
+    view = sv.pinned(3)
+    view[...] = [1, 2, 3]
+    assert sv.to_device(view) is view
+    copied = sv.to_device(view, device=0)
+    assert copied.device == (2, 0)
+    assert copied.copy_to_host().tolist() == [1, 2, 3]
+    assert sv.to_device(copied, device=0) is copied
+    assert sv.to_device(copied, device="cuda") is copied
+
+
+def test_to_device_like_an_array_always_copies():
+    view = sv.to_device(np.arange(3.0))
+    copied = sv.to_device(view, like=view)
+    assert copied.ptr != view.ptr
+    assert copied.copy_to_host().tolist() == [0, 1, 2]
+    assert sv.to_device(view, like=sv.pinned(1)).device[0] == 3
+
+
+@needs_standin
+def test_to_device_of_a_view_on_a_stream_puts_the_stream_behind_its_producer():
+    from cuda.core import Device
+
+    Device(0).set_current()
+    view = sv.to_device(np.arange(3.0))
+    stream = Device(0).create_stream()
+    standin.reset_calls()
+    assert sv.to_device(view, stream=stream) is view
+    assert any(name.startswith("cuStreamWaitEvent") for name in standin.calls())
 
 
 def test_pinned_memory_is_numpys_and_the_devices():
@@ -147,44 +207,6 @@ def test_out_of_memory_says_how_much_was_asked():
         sv.empty(1_000_000_000, "float32")
     with pytest.raises(MemoryError):
         sv.pinned(1 << 62, "u1")
-
-
-# ---- like= -------------------------------------------------------------------------------
-
-
-def test_like_a_view_is_on_its_device_and_stream():
-    from cuda.core import Device
-
-    Device(0).set_current()
-    stream = Device(0).create_stream()
-    view = sv.empty(3, like=sv.empty(1, stream=stream))
-    assert view.device == (2, 0)
-    assert view.stream is stream
-    with pytest.raises(TypeError):
-        sv.empty(3, like="text")
-
-
-def test_like_a_torch_tensor_takes_torchs_memory():
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        view = sv.empty((4, 6), "bfloat16", order="F", like=torch.zeros(1, device="cuda"))
-        assert view.strides == (2, 8)
-        assert view.device == (2, 0)
-        assert view.to_torch().dtype is torch.bfloat16
-    else:
-        # A CPU build allocates on the host, which shows the same path.
-        view = sv.empty((4, 6), "bfloat16", order="F", like=torch.zeros(1))
-        assert view.strides == (2, 8)
-        assert view.device == (1, 0)
-        tensor = view.to_torch()
-        tensor.fill_(2)
-        assert view.view("u2").copy_to_host().tolist() == [[0x4000] * 6] * 4
-
-
-def test_like_when_the_allocator_refuses_then_its_reason():
-    torch = pytest.importorskip("torch")
-    with pytest.raises(MemoryError, match="bytes asked for"):
-        sv.empty(1 << 60, "u1", like=torch.zeros(1))
 
 
 def test_allocation_for_another_librarys_exchange_api():
@@ -263,8 +285,6 @@ def test_host_copy_in_a_capture_is_refused_before_anything_is_called():
 
 
 def test_strided_copies_without_a_compiler_are_right(monkeypatch):
-    from stridedview import _device_copy
-
     monkeypatch.setattr(_device_copy, "kernel_handle", _no_compiler)
     standin_off = standin.on_launch if standin.wanted() else lambda callback: None
     standin_off(None)
@@ -282,180 +302,4 @@ def test_strided_copies_without_a_compiler_are_right(monkeypatch):
 
 
 def _no_compiler(*_):
-    raise RuntimeError("no NVRTC")
-
-
-# ---- pickling ----------------------------------------------------------------------------
-
-PICKLED = {
-    "contiguous": lambda: sv.to_device(np.arange(6.0).reshape(2, 3)),
-    "gapped": lambda: sv.to_device(np.arange(12.0).reshape(2, 6))[:, ::2],
-    "transposed": lambda: sv.to_device(np.arange(6.0).reshape(2, 3)).T,
-    "structured": lambda: sv.to_device(np.zeros(3, [("a", "i4"), ("b", "f8")])),
-    "host": lambda: sv.from_any(np.arange(6.0)),
-    "no dimensions": lambda: sv.to_device(np.array(3.0)),
-    "empty": lambda: sv.empty((0, 3)),
-    "datetime": lambda: sv.to_device(np.array(["2020-01-01"], "M8[D]")),
-}
-
-
-@pytest.mark.parametrize("name", PICKLED, ids=str)
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_pickle_goes_by_value(name, protocol):
-    view = PICKLED[name]()
-    again = pickle.loads(pickle.dumps(view, protocol))
-    assert (again.shape, again.dtype, again.device) == (view.shape, view.dtype, view.device)
-    np.testing.assert_array_equal(again.copy_to_host(), view.copy_to_host())
-    assert again.ptr != view.ptr or not view.size
-    assert again.readonly is view.readonly
-
-
-def test_pickle_of_small_floats_and_readonly_views():
-    view = sv.zeros(3, "bfloat16").broadcast_to((2, 3))
-    again = pickle.loads(pickle.dumps(view))
-    assert (again.dtype_name, again.shape, again.readonly) == ("bfloat16", (2, 3), True)
-
-
-def test_pickle_protocol_5_passes_the_items_out_of_band():
-    view = sv.to_device(np.arange(100_000.0))
-    buffers = []
-    data = pickle.dumps(view, 5, buffer_callback=buffers.append)
-    assert len(data) < 2000
-    assert sum(memoryview(buffer).nbytes for buffer in buffers) == view.nbytes
-    again = pickle.loads(data, buffers=buffers)
-    np.testing.assert_array_equal(again.copy_to_host(), view.copy_to_host())
-
-
-def test_deepcopy_copies_the_items():
-    view = sv.to_device(np.arange(3.0))
-    again = copy.deepcopy(view)
-    view.fill(0)
-    assert again.copy_to_host().tolist() == [0, 1, 2]
-
-
-# ---- IPC ---------------------------------------------------------------------------------
-
-
-def test_ipc_handle_when_not_device_memory_then_refuses():
-    with pytest.raises(BufferError, match="device memory"):
-        sv.from_any(np.zeros(3)).get_ipc_handle()
-
-
-@needs_standin
-def test_ipc_handle_keeps_the_offset_within_the_block():
-    from cuda.bindings import driver
-
-    memory_of_torch = int(driver.cuMemAlloc(4000)[1])
-    block = view_of_pointer(memory_of_torch, sv.Layout(1000, itemsize=4), "f4")
-    part = block[100:200:2].reshape(5, 10)
-    handle = pickle.loads(pickle.dumps(part.get_ipc_handle()))
-    assert handle._offset == 400
-    assert handle._layout is part.layout
-
-
-@needs_standin
-def test_ipc_handle_of_numbas_memory_is_made_by_numbas_memory_manager():
-    from numba import cuda
-
-    view = sv.from_any(cuda.device_array(1000, "f4"))[10:]
-    handle = view.get_ipc_handle()
-    assert handle._ipc_handle.size == view.alloc_size
-    assert handle._layout is view.layout
-
-
-# ---- numba-cuda's array functions --------------------------------------------------------
-
-
-@pytest.fixture
-def arrays():
-    """Replace Numba's array functions for a test."""
-    pytest.importorskip("numba.cuda")
-    from stridedview.numba_cuda import _arrays
-
-    rows = _arrays.table()
-    for owner, name, replacement, probe in rows:
-        assert probe(getattr(owner, name)) == ""
-        assert replacement is not getattr(owner, name)
-    before = [getattr(owner, name) for owner, name, _, _ in rows]
-    for owner, name, replacement, _ in rows:
-        setattr(owner, name, replacement)
-    yield __import__("numba.cuda").cuda
-    for (owner, name, _, _), original in zip(rows, before, strict=True):
-        setattr(owner, name, original)
-
-
-def test_numba_functions_give_views(arrays):
-    cuda = arrays
-    array = np.arange(24, dtype="f4").reshape(4, 6)
-    view = cuda.to_device(array)
-    assert type(view) is sv.StridedView
-    np.testing.assert_array_equal(view.copy_to_host(), array)
-    assert cuda.to_device(array.T).is_f_contiguous()
-    made = cuda.device_array((3, 4), np.int32, order="F")
-    assert made.strides == (4, 12)
-    assert type(made.gpu_data).__name__ == "AutoFreePointer" or made.gpu_data is not None
-    assert cuda.device_array_like(array[:, ::2]).strides == (12, 4)
-    assert cuda.device_array_like(array.T).strides == (4, 24)
-    assert cuda.device_array(0).shape == (0,)
-    with pytest.raises(TypeError):
-        cuda.as_cuda_array(array)
-    with pytest.raises(TypeError):
-        cuda.as_cuda_array(3)
-    shared = cuda.as_cuda_array(view)
-    assert shared.ptr == view.ptr
-    described = cuda.from_cuda_array_interface(view.__cuda_array_interface__, owner=view)
-    assert described.ptr == view.ptr
-    with pytest.raises(NotImplementedError, match="Mask"):
-        cuda.from_cuda_array_interface({**view.__cuda_array_interface__, "mask": 1})
-    target = cuda.device_array_like(array)
-    assert cuda.to_device(array, to=target) is target
-    np.testing.assert_array_equal(target.copy_to_host(), array)
-
-
-def test_numba_functions_keep_broadcast_arrays_and_aligned_structs(arrays):
-    wide = arrays.to_device(np.broadcast_to(np.arange(3.0), (5, 3)))
-    assert wide.strides == (0, 8)
-    assert not wide.readonly
-    assert wide.layout.letter == "A"
-    np.testing.assert_array_equal(wide.copy_to_host(), [[0, 1, 2]] * 5)
-    fields = [("x", "f2"), ("y", "f2")]
-    for align in (False, True):
-        dtype = np.dtype(fields, align=align)
-        assert arrays.to_device(np.zeros(1, dtype)).dtype.isalignedstruct is align
-    words = np.array(["abc", "de"])
-    assert arrays.to_device(words).copy_to_host().tolist() == ["abc", "de"]
-
-
-def test_numba_functions_bind_the_stream(arrays):
-    cuda = arrays
-    stream = cuda.stream()
-    assert cuda.device_array(3, stream=stream).stream is stream
-    view = cuda.to_device(np.arange(3.0), stream=stream)
-    stream.synchronize()
-    assert view.stream is stream
-    assert view.copy_to_host(stream=stream).shape == (3,)
-
-
-def test_gpu_data_is_shared_by_views_of_the_same_bytes(arrays):
-    view = arrays.device_array(3, "M8[D]")
-    assert view.view("i8").gpu_data is view.gpu_data
-    assert view[1:].gpu_data is not view.gpu_data
-    assert view[:-1].gpu_data.size == view[:-1].nbytes
-
-
-def test_numba_records_are_views(arrays):
-    record = np.zeros(1, [("a", "i4"), ("b", "f8")])[0]
-    record["a"], record["b"] = 3, 1.5
-    view = arrays.to_device(record)
-    assert view["a"] == 3
-    assert view["b"] == 1.5
-
-
-def test_gpu_data_is_numbas_pointer_and_keeps_the_memory(arrays):
-    view = sv.to_device(np.arange(10.0))
-    pointer = view[2:].gpu_data
-    assert int(pointer.device_pointer) == view.ptr + 16
-    assert pointer.size == 64
-    del view
-    gc.collect()
-    assert pointer.owner is not None
+    raise _kernels.CompilerMissingError("no NVRTC")

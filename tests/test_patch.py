@@ -3,6 +3,7 @@
 import gc
 import pickle
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from numba.cuda import args as numba_args
 from numba.cuda import dispatcher as numba_dispatcher
 
 import stridedview
-from stridedview import _peers
-from stridedview.numba_cuda import _patch
+from stridedview import _configuration, _peers
+from stridedview.numba_cuda import _arrays, _patch
 from tests.launching import HIT, calls_of, recorded, tensor
 from tests.standin.helpers import run_child, words_of
 
@@ -124,6 +125,103 @@ def test_enable_when_numba_is_not_as_expected_then_nothing_is_patched(driver, mo
         stridedview.enable()
     assert all(one is two for one, two in zip(before, replaced(), strict=True))
     assert not stridedview.is_enabled()
+
+
+class Fault(Exception):
+    """What no code of ours catches."""
+
+
+class Refusing:
+    """An owner whose attribute cannot be set."""
+
+    __name__ = "Refusing"
+    attribute = 0
+
+    def __setattr__(self, name, value):
+        raise Fault
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last", "slot"])
+@pytest.mark.parametrize("arrays", [False, True], ids=["launches", "arrays"])
+def test_enable_when_a_replacement_fails_in_between_then_all_is_as_before(
+    driver, monkeypatch, place, arrays
+):
+    module = _arrays if arrays else _patch
+    rows = module.table()
+    index = {"first": 0, "middle": len(rows) // 2, "last": len(rows)}.get(place)
+    before, all_before = replaced(), public()
+    arrays_before = [vars(owner)[name] for owner, name, *_ in _arrays.table()]
+    with monkeypatch.context() as patched:
+        if index is None:  # after every attribute has been set
+            patched.setattr(_configuration, "set_call", Refusing().__setattr__)
+        else:
+            fault = (Refusing(), "attribute", 1, lambda found: "")
+            patched.setattr(module, "table", lambda: [*rows[:index], fault, *rows[index:]])
+        with pytest.raises(Fault):
+            stridedview.enable(arrays=arrays)
+    assert not stridedview.is_enabled()
+    assert all(one is two for one, two in zip(before, replaced(), strict=True))
+    assert all(public()[key] is value for key, value in all_before.items())
+    assert arrays_before == [vars(owner)[name] for owner, name, *_ in _arrays.table()]
+    assert type(fresh()[1, 1]) is NUMBA_CONFIGURATION
+    with stridedview.enabled(arrays=arrays):
+        assert recorded(fresh(), (7,)).words == (7,)
+    assert all(one is two for one, two in zip(before, replaced(), strict=True))
+
+
+def test_enable_when_arrays_fail_while_enabled_then_launches_stay_enabled(
+    enabled, monkeypatch
+):
+    rows = _arrays.table()
+    before = [vars(owner)[name] for owner, name, *_ in rows]
+    with monkeypatch.context() as patched:
+        fault = (Refusing(), "attribute", 1, lambda found: "")
+        patched.setattr(_arrays, "table", lambda: [*rows, fault])
+        with pytest.raises(Fault):
+            stridedview.enable(arrays=True)
+    assert before == [vars(owner)[name] for owner, name, *_ in rows]
+    assert type(fresh()[1, 1]) is not NUMBA_CONFIGURATION
+
+
+def test_enable_when_numba_cuda_is_out_of_range_then_a_process_is_as_without_us():
+    for version in ("0.30.1", "0.30.5", "0.31.0", "1.0"):
+        child = run_child(f"""
+            from tests import standin
+            standin.load()
+            import importlib.metadata
+            real = importlib.metadata.version
+            importlib.metadata.version = lambda name: (
+                {version!r} if name == "numba-cuda" else real(name))
+            from numba import cuda
+            from numba.cuda import dispatcher
+            places = [dispatcher.CUDADispatcher, dispatcher._LaunchConfiguration,
+                      dispatcher.ForAll, dispatcher._Kernel, dispatcher, cuda]
+            before = [dict(vars(place)) for place in places]
+            import stridedview
+            try:
+                stridedview.enable(arrays=True)
+            except ImportError as error:
+                assert "numba-cuda {version}" in str(error), error
+                assert "tested: 0.30.2 to 0.30.4" in str(error), error
+                assert "STRIDEDVIEW_FORCE=1" in str(error), error
+            else:
+                raise AssertionError("it was enabled")
+            assert not stridedview.is_enabled()
+            for place, was in zip(places, before, strict=True):
+                now = dict(vars(place))
+                assert now.keys() == was.keys(), place
+                assert all(now[name] is value for name, value in was.items()), place
+
+            @cuda.jit
+            def take(a):
+                pass
+
+            take[1, 1](7)
+            (launch,) = standin.launches()
+            assert launch.entry == "cuLaunchKernelEx", launch.entry  # Numba's own code
+            print("done")
+        """)
+        assert child.stdout == "done\n", child.stderr[-3000:]
 
 
 OUT_OF_RANGE = {
@@ -436,6 +534,20 @@ def test_configurations_when_kernels_come_and_go_then_each_gets_its_own(enabled)
                 assert kernel[number + 1, 1].dispatcher is kernel
         del kernels, kernel
         gc.collect()
+
+
+def test_configurations_when_each_names_a_stream_of_its_own_then_few_streams_are_kept(
+    enabled,
+):
+    kernel, alive = fresh(), []
+    for _ in range(300):
+        stream = cuda.stream()
+        alive.append(weakref.ref(stream))
+        assert kernel[1, 1, stream] is kernel[1, 1, stream]
+    del stream
+    gc.collect()
+    assert 1 <= sum(one() is not None for one in alive) <= 130
+    assert kernel[1, 1] is kernel[1, 1]
 
 
 # ---- what torch.compile sees ----

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +129,18 @@ def test_check_when_called_then_no_peer_is_imported():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_table_when_torch_is_read_then_its_versions_are_those():
+    from stridedview import _torch_gate
+
+    assert _torch_gate.TORCH is _peers.PEERS["torch"]
+
+
+def test_sources_when_they_refuse_torch_then_the_table_has_the_number():
+    folder = Path(_peers.__file__).parent
+    for path in [*folder.rglob("*.py"), *folder.rglob("*.pyx")]:
+        text = path.read_text(encoding="utf-8")
+        if path.name != "_peers.py":
+            assert "torch>=" not in text, path
+            assert "2.10 or newer is needed" not in text, path

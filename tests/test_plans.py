@@ -321,6 +321,23 @@ def test_launch_when_the_driver_refuses_then_the_error_is_of_every_kind(enabled,
     assert enabled.launches()[-1].words == words_of(array)
 
 
+def test_launch_when_the_context_cannot_be_asked_then_the_drivers_error_comes(enabled):
+    view = stridedview.from_any(vector())
+    failed = []
+    for after in range(8):
+        # As when a kernel before it crashed, at each of the questions of a first launch.
+        kernel = fresh()
+        enabled.fail_next("cuCtxGetId", 700, after=after)
+        try:
+            kernel[1, 1](view)
+        except stridedview.DriverError as error:
+            failed.append(error.code)
+        enabled.fail_none()
+        kernel[1, 1](view)
+    assert failed
+    assert set(failed) == {700}
+
+
 def test_launch_when_the_function_stays_stale_then_it_fails_after_one_retry(enabled):
     kernel, array = fresh(), vector()
     kernel[1, 1](array)

@@ -200,6 +200,57 @@ def test_update_when_there_is_no_such_argument_then_index_error(enabled, kernel,
         prepared.update(index, 1)
 
 
+class Lying(int):
+    """An int that says yes to every comparison."""
+
+    __lt__ = __le__ = __gt__ = __ge__ = lambda self, other: True
+
+
+class Position:
+    def __index__(self):
+        return 2
+
+
+@pytest.mark.parametrize("index", [Lying(10**7), Lying(-1), 2**100, -(2**100)])
+def test_update_when_the_index_lies_then_what_it_is_counts(enabled, kernel, index):
+    prepared = stridedview.prepare(kernel[1, 1], vector(), vector(), 1)
+    with pytest.raises(IndexError, match="has 3, counted from 0"):
+        prepared.update(index, 1)
+    prepared.update(Position(), 5)
+    assert launched(enabled, prepared).words[-1] == 5
+
+
+@pytest.mark.parametrize("index", ["a", None, 0.0, (0,)], ids=str)
+def test_update_when_the_index_is_none_then_it_says_what_it_wants(enabled, kernel, index):
+    prepared = stridedview.prepare(kernel[1, 1], vector(), vector(), 1)
+    name = type(index).__name__
+    with pytest.raises(TypeError, match=f"index is an argument's position.*not .*{name}"):
+        prepared.update(index, 1)
+
+
+def test_update_when_the_producer_changes_at_each_reading_then_it_says_so(enabled, kernel):
+    array, readings = vector(), []
+
+    class Changing:
+        @property
+        def __cuda_array_interface__(self):
+            readings.append(1)
+            dtype = np.int32 if len(readings) % 2 else np.float32
+            return Foreign(pointer_of(array), (4,), dtype).__cuda_array_interface__
+
+    same = Foreign(pointer_of(array), (4,), np.float32, owner=array)
+    prepared = stridedview.prepare(kernel[1, 1], same, same, 1)
+    with caught(TypeError, "argument 2 'y': it changes from one reading to the next; the"):
+        prepared.update(1, Changing())
+
+
+def test_prepared_launch_when_made_by_new_then_it_is_refused(driver):
+    kind = stridedview.PreparedLaunch
+    for make in (kind, lambda: kind.__new__(kind), lambda: object.__new__(kind)):
+        with pytest.raises(TypeError, match=r"prepare\(\) makes prepared|is not safe"):
+            make()
+
+
 def test_update_when_the_value_does_not_fit_then_the_launch_stays(enabled):
     @cuda.jit("void(int8)")
     def take(n):
@@ -209,6 +260,24 @@ def test_update_when_the_value_does_not_fit_then_the_launch_stays(enabled):
     with caught(OverflowError, "argument 1 'n'"):
         prepared.update(0, 1000)
     assert launched(enabled, prepared).words == (5,)
+
+
+REFUSED_VALUES = {
+    "number": (2, 2**64, OverflowError),
+    "number in a tuple": (1, (1, (2, 2**64)), OverflowError),
+    "freed memory": (0, Foreign(8, (4,), np.float32), BufferError),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_VALUES)
+def test_update_when_a_value_cannot_be_passed_then_its_argument_is_named(
+    enabled, kernel, case
+):
+    index, value, error = REFUSED_VALUES[case]
+    prepared = stridedview.prepare(kernel[1, 1], vector(), (1, (2, 3)), 4)
+    with caught(error, f"argument {index + 1} '{'xyn'[index]}': "):
+        prepared.update(index, value)
+    assert launched(enabled, prepared).words[-4:] == (1, 2, 3, 4)
 
 
 def test_arguments_when_only_the_prepared_launch_holds_them_then_they_live(enabled, kernel):
@@ -247,6 +316,34 @@ def test_prepare_when_no_plan_can_take_the_launch_then_it_says_why(enabled, case
 def test_prepare_when_it_is_given_no_configuration_then_it_says_what_it_wants(enabled):
     with pytest.raises(TypeError, match=r"expected kernel\[grid, block\], got int"):
         stridedview.prepare(1)
+
+
+NO_CONFIGURATIONS = {
+    "forall": (
+        lambda kernel: kernel.forall(10),
+        r"forall\(\) chooses .*kernel\[blocks, th",
+    ),
+    "kernel": (lambda kernel: kernel, r"name the grid and the block"),
+}
+
+
+@pytest.mark.parametrize("ask", [stridedview.prepare, stridedview.explain])
+@pytest.mark.parametrize("case", NO_CONFIGURATIONS)
+def test_configuration_when_it_is_none_yet_then_it_is_told_how_to_make_one(
+    enabled, kernel, ask, case
+):
+    make, match = NO_CONFIGURATIONS[case]
+    with pytest.raises(TypeError, match=match) as error:
+        ask(make(kernel), 1, 2, 3)
+    assert "enable()" not in str(error.value)
+
+
+def test_configuration_when_numba_made_it_then_it_is_told_to_enable_before(driver, kernel):
+    configuration = kernel[1, 1]
+    with stridedview.enabled():
+        for ask in (stridedview.prepare, stridedview.explain):
+            with pytest.raises(TypeError, match=r"enable\(\) must come before"):
+                ask(configuration, 1, 2, 3)
 
 
 # ---- staleness ----

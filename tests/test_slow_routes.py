@@ -181,9 +181,16 @@ def test_stats_when_an_overload_fits_another_plan_then_nothing_is_compiled(count
 
 def test_stats_when_a_launch_is_prepared_then_its_calls_are_hits(counted, kernel):
     prepared = stridedview.prepare(kernel[1, 1], vector(), 1)
+    assert (counted()["misses"], counted()["plans"]) == (0, 1)  # nothing was launched yet
     prepared()
     prepared()
-    assert (counted()["launches"], counted()["hits"], counted()["plans"]) == (2, 2, 1)
+    found = counted()
+    assert [found[name] for name in ("launches", "hits", "misses", "plans")] == [2, 2, 0, 1]
+    kernel.recompile()
+    prepared()
+    kernel[1, 1](vector(), 2.5)
+    found = counted()
+    assert [found[name] for name in ("launches", "hits", "misses", "plans")] == [4, 3, 1, 3]
 
 
 def test_stats_when_forall_specializes_then_the_compile_is_counted(counted, kernel):

@@ -10,7 +10,9 @@ import pytest
 import torch
 from numba import cuda
 
+import stridedview
 from tests.standin._torch import DTYPES, _Exchange, _Managed, _Tensor
+from tests.standin.helpers import run_child
 
 pytestmark = pytest.mark.standin
 NAMED = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -78,6 +80,51 @@ def test_torch_tensor_when_dropped_then_its_memory_is_freed(driver):
     del tensor
     gc.collect()
     assert driver.regions() == before
+
+
+def test_torch_tensor_when_dropped_while_an_error_is_on_its_way_then_it_goes_on(driver):
+    def dropping(kind):
+        tensor = driver.torch_tensor((8,), torch.complex64).conj()  # noqa: F841 - dropped
+        raise kind("the error")
+
+    for kind in (TypeError, KeyError):
+        with pytest.raises(kind, match="the error") as raised:
+            dropping(kind)
+        raised = raised.value.with_traceback(None)
+    for _ in range(3):  # the argument is the launch's alone
+        with pytest.raises(TypeError, match="conjugation"), stridedview.enabled():
+            cuda.jit(lambda a: None)[1, 1](
+                driver.torch_tensor((8,), torch.complex64).conj()
+            )
+
+
+def test_torch_tensor_when_alive_at_the_interpreters_end_then_it_ends_well():
+    child = run_child("""
+        import builtins, sys
+        from tests import standin
+        standin.load()
+        import torch
+        from numba import cuda
+        import stridedview
+        stridedview.enable()
+
+        @cuda.jit
+        def take(a):
+            pass
+
+        builtins.kept = standin.torch_tensor((4,), torch.complex64).conj()
+        torch.kept = [standin.torch_tensor((4,), torch.float32)]
+        cycle = [standin.torch_tensor((4,), torch.float32)]
+        cycle.append(cycle)
+        prepared = stridedview.prepare(take[1, 1], torch.kept[0])
+        builtins.prepared = prepared
+        try:
+            prepared.update(0, builtins.kept)
+        except TypeError as error:
+            builtins.error = error
+            print("refused")
+    """)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "refused\n", "")
 
 
 def test_torch_tensor_when_wrapped_by_torch_then_it_stays_one(driver):

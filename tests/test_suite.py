@@ -29,7 +29,7 @@ def test_unexpected_when_outcomes_differ_then_each_way_is_told():
     before = {"a": "passed", "b": "failed", "c": "passed", "d": "passed", "e": "failed"}
     after = {"a": "failed", "b": "passed", "c": "passed", "e": "failed"}
     found = suite.differences(before, after)
-    assert suite.unexpected(found, before) == [
+    assert suite.unexpected(found, suite.EXPECTED, before) == [
         "a: passed without, failed with stridedview",
         "b: failed without, passed with stridedview",
         "d: passed without, absent with stridedview",
@@ -40,28 +40,34 @@ def test_unexpected_when_a_difference_is_meant_then_it_passes_until_it_is_gone()
     before = {MEANT: "passed"}
     found = suite.differences(before, {MEANT: "failed"})
     assert found
-    assert suite.unexpected(found, before) == []
-    assert suite.unexpected({}, before) == [f"{MEANT}: expected to differ, and does not"]
-    assert suite.unexpected({}, {}) == []
+    assert suite.unexpected(found, suite.EXPECTED, before) == []
+    assert suite.unexpected({}, suite.EXPECTED, before) == [
+        f"{MEANT}: expected to differ, and does not"
+    ]
+    assert suite.unexpected({}, suite.EXPECTED, {}) == []
 
 
 def test_confirmed_when_a_difference_is_not_there_again_then_it_is_dropped(monkeypatch):
     asked = []
 
-    def run(options, arguments, environment):
-        asked.append((options, arguments))
+    def run(source, arguments, environment):
+        asked.append((source, arguments))
         return {
-            "t.A::real": "passed" if options is None else "failed",
+            "t.A::real": "failed" if source else "passed",
             "t.A::luck": "failed",
         }
 
     monkeypatch.setattr(suite, "run", run)
     found = dict.fromkeys(("t.A::real", "t.A::luck", MEANT), "differs")
-    assert set(suite.confirmed(found, "", {})) == {"t.A::real", MEANT}
+    assert set(suite.confirmed(found, suite.EXPECTED, ("", "enable"), {})) == {
+        "t.A::real",
+        MEANT,
+    }
     expression = "(t and A and real) or (t and A and luck)"
-    assert asked == [(None, ["-k", expression]), ("", ["-k", expression])]
+    assert asked == [("", ["-k", expression]), ("enable", ["-k", expression])]
     asked.clear()
-    assert suite.confirmed({MEANT: "differs"}, "", {}) == {MEANT: "differs"}
+    only = {MEANT: "differs"}
+    assert suite.confirmed(only, suite.EXPECTED, ("", "enable"), {}) == only
     assert not asked
 
 
@@ -69,3 +75,13 @@ def test_selection_when_a_test_has_parameters_then_they_are_left_out():
     assert suite.selection(["test_a.A::has[x-1]", "::test_b"]) == (
         "(test_a and A and has) or (test_b)"
     )
+
+
+def test_expected_when_arrays_are_on_then_the_table_of_the_docs_has_each():
+    table = (suite.ROOT / "docs" / "arrays.md").read_text()
+    for name in suite.expected(arrays=True):
+        module, _, test = name.partition(".")
+        short = test.partition("::")[2].removeprefix("test_devicearray_contiguous")
+        assert f"`{module}`" in table, name
+        assert short in table, name
+    assert suite.expected(arrays=False) == suite.EXPECTED

@@ -56,6 +56,32 @@ def test_operator_when_compiled_whole_then_it_is_launched(enabled, dynamo):
     assert x._version == 2
 
 
+def test_operator_when_called_from_compiled_code_that_is_not_whole_then_it_is_not_traced(
+    dynamo,
+):
+    def store(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x)
+
+    sv.torch_op(store, name="sv_compile::hidden", mutates="out")
+
+    def compute(x, out):
+        # Dynamo gives up a sort, and looks at every frame that begins in it.
+        sorted([out], key=lambda one: torch.ops.sv_compile.hidden.default._op(x, one) or 1)
+        return out
+
+    seen = []
+    hook = dynamo.convert_frame.register_bytecode_hook(
+        lambda code, _: seen.append(code.co_filename)
+    )
+    try:
+        x = torch.ones(3)
+        found = torch.compile(compute, backend="eager")(x, torch.zeros(3))
+    finally:
+        hook.remove()
+    assert torch.equal(found, x)
+    assert set(seen) == {__file__}
+
+
 # The function's own, what follows each break of the graph, and what hides the rest of ours:
 # without that Dynamo follows Numba through thousands, or until the recursion limit.
 FRAMES = 8
@@ -128,7 +154,7 @@ def kernel(x, factor):
 
 import torch
 assert torch.__name__ == "torch"
-x = standin.torch_tensor((3,), torch.float32)
+x = {kind}(standin.torch_tensor((3,), torch.float32))
 
 def compute(x):
     kernel{how}(x, 2.0)
@@ -141,9 +167,11 @@ os._exit(0)  # the memory of what Dynamo still holds is the stand-in's
 """
 
 
+# A view is read without asking torch; then nothing hides frames before the first miss.
+@pytest.mark.parametrize("kind", ["", "stridedview.from_any"])
 @pytest.mark.parametrize("how", ["[1, 32]", ".forall(3)", ".configure(1, 32)"])
-def test_plain_launch_when_torch_is_imported_after_enable_then_nothing_is_traced(how):
-    done = run_child(LATE.replace("{how}", how))
+def test_plain_launch_when_torch_is_imported_after_enable_then_nothing_is_traced(how, kind):
+    done = run_child(LATE.replace("{how}", how).replace("{kind}", kind))
     assert done.returncode == 0, done.stderr
     launches, frames = map(int, done.stdout.split())
     assert launches == 1

@@ -1,5 +1,7 @@
 """What an operator can be defined of, the schema that it gets, and what is refused."""
 
+import typing
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -72,7 +74,19 @@ def with_keyword(x: torch.Tensor, *, out: torch.Tensor) -> None:
     pass
 
 
+def with_parameter(
+    x: torch.nn.Parameter, parts: list[torch.nn.Parameter],
+    y: typing.Annotated[torch.Tensor, "rows"],
+    z: typing.Annotated[torch.Tensor, "rows"] | None,
+    n: typing.Annotated[int, "items"] = 3,
+) -> typing.Annotated[torch.Tensor, "rows"]:  # fmt: skip
+    pass
+
+
 SCHEMAS = {
+    "annotated and parameters": (
+        with_parameter, {"fake": torch.empty_like},
+        "(Tensor x, Tensor[] parts, Tensor y, Tensor? z, SymInt n=3) -> Tensor"),
     "text evaluated": (
         local_annotation(), {"mutates": "x"}, "(Tensor(a0!) x, SymInt n=3) -> ()"),
     "keyword only": (
@@ -95,7 +109,9 @@ def test_schema_when_inferred_or_given_then_it_is_torchs(name, case):
     assert repr(op) == f"<torch operator {op.schema}>"
     namespace, _, short = name.partition("::")
     assert getattr(getattr(torch.ops, namespace), short).default is op.overload
-    assert torch.Tag.pt2_compliant_tag in op.overload.tags
+    # Its kernel is compiled for strides, and its fake results have those of the arguments.
+    tags = {torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides}
+    assert tags <= set(op.overload.tags)
 
 
 class Adding:
@@ -175,9 +191,42 @@ def unknown_text(x: "Tensro") -> None:  # noqa: F821
     pass
 
 
+def failing_text(x: torch.Tensor, n: "1 / 0") -> None:
+    pass
+
+
+def failing_result(x: torch.Tensor) -> "{}[3]":
+    pass
+
+
+def no_type(x: torch.Tensor, n: 3) -> None:
+    pass
+
+
+def no_type_that_is_hashed(x: torch.Tensor, n: [int]) -> None:
+    pass
+
+
+def literal(x: torch.Tensor, n: typing.Literal[3]) -> None:
+    pass
+
+
+def no_result(x: torch.Tensor) -> 3:
+    pass
+
+
+def optional_result(x: torch.Tensor) -> torch.Tensor | None:
+    pass
+
+
 @cuda.jit(device=True)
 def device_function(x):
     return x
+
+
+@cuda.jit
+def listing(parts: list[torch.Tensor]):
+    pass
 
 
 @cuda.jit
@@ -226,7 +275,31 @@ REFUSED = {
     "odd default": (odd_default, {"mutates": "x"}, TypeError, r"'n' has the default \[1\]"),
     "odd result": (
         odd_result, {"mutates": "x"}, TypeError, "returns dict, .* has no type"),
-    "unknown text": (unknown_text, {"mutates": "x"}, TypeError, "cannot be evaluated"),
+    "unknown text": (
+        unknown_text, {"mutates": "x"}, TypeError,
+        "'Tensro' of parameter 'x' of the function cannot be evaluated .NameError"),
+    "text that fails": (
+        failing_text, {"mutates": "x"}, TypeError,
+        "sv_definitions::.* '1 / 0' of parameter 'n' .* .ZeroDivisionError: division"),
+    "result that fails": (
+        failing_result, {"mutates": "x"}, TypeError, "of the result .* .KeyError"),
+    "no type": (no_type, {"mutates": "x"}, TypeError, "'n' is annotated 3, .* no type"),
+    "no type that is hashed": (
+        no_type_that_is_hashed, {"mutates": "x"}, TypeError, r"'n' is annotated \[<class"),
+    "literal": (literal, {"mutates": "x"}, TypeError, "'n' is annotated .*Literal"),
+    "no type returned": (
+        no_result, {"mutates": "x"}, TypeError, "returns 3, .* has no type"),
+    "optional result": (
+        optional_result, {"mutates": "x"}, TypeError, "returns .*None, .* has no type"),
+    "forall of a float": (
+        scale, {"forall": "factor", "mutates": "x"}, TypeError,
+        "forall='factor' names an argument of type float"),
+    "forall of a float in a schema": (
+        bare, {"forall": "n", "block": 8, "schema": "(Tensor(a!) y, float x) -> ()"},
+        TypeError, "forall='n' names an argument of type float"),
+    "forall of a list": (
+        listing, {"forall": "parts", "block": 8, "mutates": "parts"}, TypeError,
+        r"forall='parts' names an argument of type List\[Tensor\]"),
     "mutates a number": (
         scale, {"grid": 1, "block": 1, "mutates": "factor"}, TypeError,
         "names 'factor', which is annotated float; only tensors"),
@@ -296,7 +369,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_definition_when_it_cannot_be_then_it_is_refused(enabled, name, case):
+def test_definition_when_it_cannot_be_then_it_is_refused(
+    enabled, name, case, caplog, capfd
+):
     target, options, error, match = case
     if options.get("schema") is None and getattr(target, "__name__", "") == "<lambda>":
         target = target()
@@ -304,6 +379,8 @@ def test_definition_when_it_cannot_be_then_it_is_refused(enabled, name, case):
         sv.torch_op(target, **{"name": name, **options})
     namespace, _, short = name.partition("::")
     assert not hasattr(getattr(torch.ops, namespace), short)
+    assert not caplog.records
+    assert not capfd.readouterr().err
 
 
 def test_definition_when_it_fails_halfway_then_the_name_is_free(name, monkeypatch):

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import inspect
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import stridedview
 from stridedview import Layout, StridedView, _export, _stream, _view
+from tests.standin.helpers import run_child
 
 torch = pytest.importorskip("torch")
 
@@ -131,7 +133,34 @@ def test_stream_is_what_bind_was_given():
     assert bound.T.reshape(6, 4).stream == 0x1234
     assert bound.bind(0).stream == 0
     assert bound.squeeze().stream == 0x1234
-    assert bound.squeeze(stream=0x99).stream == 0x99
+    assert bound.squeeze(stream=0x9999).stream == 0x9999
+
+
+def _with_protocol(handle):
+    return types.SimpleNamespace(__cuda_stream__=lambda: (0, handle))
+
+
+STREAMS = {
+    "protocol": _with_protocol,
+    "torch's": lambda handle: types.SimpleNamespace(cuda_stream=handle),
+    "CuPy's": lambda handle: types.SimpleNamespace(ptr=handle),
+    "Numba's": lambda handle: types.SimpleNamespace(handle=handle),
+    "an integer": int,
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("method", ["bind", "ravel", "squeeze"])
+def test_stream_when_of_any_library_then_it_is_the_views(kind, method):
+    stream = STREAMS[kind](0x1234)
+    view = getattr(device(), method)(stream=stream)
+    assert view.stream is stream or view.stream == 0x1234
+    assert view.__cuda_array_interface__["stream"] == 0x1234
+
+
+def test_stream_when_it_is_none_then_it_is_refused_by_its_type():
+    with pytest.raises(TypeError, match=r"expected a stream, got builtins\.str"):
+        device().bind("x")
 
 
 # ---- other views of the same memory ------------------------------------------------------
@@ -241,7 +270,8 @@ def test_axes_of_a_view_without_any():
 
 
 MISUSES = {
-    "transpose with a keyword": lambda v: v.transpose(axes=(1, 0)),
+    "transpose with another keyword": lambda v: v.transpose(dims=(1, 0)),
+    "transpose with axes twice": lambda v: v.transpose(1, axes=(1, 0)),
     "permute with a keyword": lambda v: v.permute(dims=(1, 0)),
     "reshape with another keyword": lambda v: v.reshape(6, shape=6),
     "an order that is no text": lambda v: v.reshape(6, order=0),
@@ -256,6 +286,13 @@ MISUSES = {
 def test_axes_when_given_wrongly_then_type_error(misuse):
     with pytest.raises(TypeError):
         misuse(host(ramp(2, 3)))
+
+
+def test_transpose_takes_the_axes_by_keyword():
+    view = host(ramp(2, 3))
+    assert view.transpose(axes=(1, 0)).shape == (3, 2)
+    assert view.transpose(axes=None).shape == (3, 2)
+    assert view.transpose(axes=[0, 1]).shape == (2, 3)
 
 
 def test_axes_when_too_many_then_value_error():
@@ -388,6 +425,47 @@ def test_consumer_shares_memory(name, part):
             return
         seen[...] = -1
         assert (expected == -1).all()
+
+
+TORCH = {
+    "to_torch": lambda v: v.to_torch(),
+    "from_dlpack": torch.from_dlpack,
+    "as_tensor": torch.as_tensor,
+    "asarray": torch.asarray,
+}
+REVERSED = {
+    "one axis": lambda x: x[0, ::-1],
+    "second axis": lambda x: x[:, ::-1],
+    "both axes": lambda x: x[::-1, ::-2],
+}
+
+
+@pytest.mark.parametrize("part", REVERSED)
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_when_an_axis_is_reversed_then_refused_and_the_process_goes_on(name, part):
+    array = ramp(4, 6)
+    view = REVERSED[part](host(array))
+    axis = 1 if part == "second axis" else 0
+    with pytest.raises(BufferError, match=rf"axis {axis} .* is reversed .*view\.copy\(\)"):
+        TORCH[name](view)
+    expected = REVERSED[part](array)
+    np.testing.assert_array_equal(TORCH[name](view.copy()).numpy(), expected)
+    np.testing.assert_array_equal(torch.from_dlpack(view, copy=True).numpy(), expected)
+    np.testing.assert_array_equal(np.from_dlpack(view), expected)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_when_a_reversed_axis_has_one_item_or_none_then_taken(name):
+    array = ramp(4, 6)
+    for select in (lambda x: x[:1][::-1], lambda x: x[:, :0][::-1]):
+        seen = TORCH[name](select(host(array))).numpy()
+        np.testing.assert_array_equal(seen, select(array))
+
+
+def test_dlpack_when_the_consumer_takes_reversed_axes_then_they_are_given():
+    view = host(ramp(4, 6))[::-1]
+    for asked in ({}, {"max_version": (1, 3)}, {"max_version": (1, 0), "copy": None}):
+        assert "dltensor" in repr(view.__dlpack__(**asked))
 
 
 @pytest.mark.parametrize(
@@ -622,6 +700,22 @@ def test_exchange_api_has_every_function():
         "current_stream",
     ):
         assert getattr(api, name), name
+
+
+@pytest.mark.parametrize(("per_thread", "expected"), [("0", "0"), ("1", "2")])
+def test_exchange_api_tells_numbas_default_stream(per_thread, expected):
+    source = """
+        import ctypes
+        from tests.test_view import call, exchange_api
+        stream = ctypes.c_size_t(77)
+        ask = exchange_api().current_stream
+        kinds = ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p
+        code = ctypes.PYFUNCTYPE(*kinds)(ask)(2, 0, ctypes.addressof(stream))
+        print(code, stream.value)
+    """
+    variables = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": per_thread}
+    done = run_child(source, variables=variables)
+    assert done.stdout.split() == ["0", expected], done.stderr[-2000:]
 
 
 def test_exchange_api_borrows_a_tensor():

@@ -66,6 +66,15 @@ def sum_kernel(parts: list[torch.Tensor], out: torch.Tensor):
         out[i] = parts[0][i] + parts[1][i]
 
 
+@cuda.jit
+def copy_kernel(x: torch.Tensor, out: torch.Tensor):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+
+
+copy_scaled = sv.torch_op(copy_kernel, name="sv_cases::copy_scaled", forall="x",
+                          block=BLOCK, mutates="out")  # fmt: skip
 scale = sv.torch_op(scale_kernel, name="sv_cases::scale", forall="x", block=BLOCK,
                     mutates="x")  # fmt: skip
 scale_forall = sv.torch_op(scale_kernel, name="sv_cases::scale_forall",
@@ -209,6 +218,30 @@ def test_axpy_when_an_input_is_a_lazy_conjugate_then_it_is_resolved():
         scale(torch._neg_view(numbers()), 2.0)
 
 
+def test_kernel_when_launched_or_an_operator_before_then_it_can_be_one_again():
+    @cuda.jit
+    def kernel(x: torch.Tensor, factor: float):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] *= factor
+
+    def define(target, **options):
+        return sv.torch_op(target, name="sv_cases::again", mutates="x", **options)
+
+    x = numbers()
+    kernel[1, BLOCK](x, 0.0)
+    for options in ({"grid": 3, "block": BLOCK}, {"forall": "x", "block": BLOCK}):
+        for _ in range(2):
+            op, x = define(kernel, **options), numbers()
+            op(x, 2.0)
+            assert torch.equal(x, 2 * numbers())
+    op, x = define(kernel[1, BLOCK]), numbers()
+    kernel[3, BLOCK](numbers(), 0.0)
+    op(x, 0.0)
+    assert torch.equal(x[:BLOCK], 0 * x[:BLOCK])
+    assert torch.equal(x[BLOCK:], numbers()[BLOCK:])
+
+
 # ---- autograd ----
 
 
@@ -230,6 +263,13 @@ def test_scale_when_the_tensor_requires_grad_then_only_without_grad():
     scale(x.detach(), 2.0)
     assert torch.equal(x.detach(), 4 * numbers())
     assert x._version == 2
+
+
+def test_copy_when_what_it_reads_requires_grad_then_the_version_goes_up_by_one():
+    x, out = numbers(requires_grad=True), numbers()
+    copy_scaled(x, out)
+    assert torch.equal(out, 2 * numbers())
+    assert (out._version, out.requires_grad) == (1, False)
 
 
 def test_square_when_differentiated_then_the_gradient_is_right():

@@ -14,6 +14,7 @@ from tests.torch_op_cases import (  # noqa: F401 - for pytest
     add_pair,
     axpy,
     centred,
+    copy_scaled,
     enabled,
     minmax,
     numbers,
@@ -104,6 +105,22 @@ def test_compiled_when_a_saved_tensor_is_mutated_then_it_raises(backend):
         y = x + 1
         product = weight * y
         scale(y, 2.0)
+        return (product + y).sum()
+
+    compiled = torch.compile(compute, backend=backend, fullgraph=True)
+    for call in (compute, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            call(numbers(requires_grad=True), numbers()).backward()
+
+
+@pytest.mark.parametrize("backend", FEWER)
+def test_compiled_when_one_argument_requires_grad_and_a_saved_one_is_mutated_then_it_raises(
+    backend,
+):
+    def compute(weight, x):
+        y = x + 1
+        product = weight * y
+        copy_scaled(weight, y)
         return (product + y).sum()
 
     compiled = torch.compile(compute, backend=backend, fullgraph=True)

@@ -46,7 +46,11 @@ def enable(
             _patch.restore_arrays()
         if not _is_enabled:
             _configuration.invalidate_all()
-            _patch.apply()
+            try:
+                _patch.apply()
+            except BaseException:
+                _patch.restore_arrays()
+                raise
             _is_enabled = True
         _plans.set_strict(strict)
         _routes.set_policy(slow)

@@ -7,7 +7,9 @@ manager, so that an EMM plugin, deferred deallocation and IPC handles work as be
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -21,6 +23,7 @@ from stridedview._layout import Layout
 
 FAMILY_NUMBA = 3  # as in _view.pxd: Numba's default stream, or the array's own
 _CPU, _CUDA = 1, 2
+_OUT_OF_MEMORY = driver.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
 def memory_pointer(view):
@@ -37,16 +40,41 @@ def _context(view):
     return devices.gpus[view.device[1]].get_primary_context()
 
 
+class OutOfMemoryError(memory.OutOfMemoryError, driver.CudaAPIError):
+    """A device has not the memory that was asked for: Numba's own error, with a size."""
+
+    def __init__(self, message, nbytes):
+        memory.OutOfMemoryError.__init__(self, message, nbytes)
+        self.code, self.msg = _OUT_OF_MEMORY, message
+
+    __str__ = MemoryError.__str__
+
+
 class IpcHandle:
     """A handle to a view's memory, made and opened by Numba's memory manager."""
 
-    def __init__(self, ipc_handle, layout, dtype):
+    def __init__(self, ipc_handle, layout, dtype, readonly=False):
         self._ipc_handle = ipc_handle
         self._layout = layout
         self._dtype = dtype
+        self._readonly = readonly
+
+    def __reduce__(self):
+        handle = self._ipc_handle
+        if type(handle) is driver.IpcHandle and not hasattr(handle.handle, "reserved"):
+            # Numba's own pickling reads an attribute that cuda-bindings has no more.
+            raw = ctypes.string_at(handle.handle.getPtr(), _sharing.HANDLE_BYTES)
+            handle = _RawHandle(raw, handle.size, handle.source_info, handle.offset)
+        return IpcHandle, (handle, self._layout, self._dtype, self._readonly)
 
     def open(self):
-        """Return a view of the memory, in a process other than the maker's."""
+        """Return a view of the memory, in a process other than the maker's.
+
+        Raises
+        ------
+        ValueError
+            If it is open already, or this is the process that made it.
+        """
         context = devices.get_context()
         pointer = self._ipc_handle.open(context)
         return _view.view_of_pointer(
@@ -54,6 +82,7 @@ class IpcHandle:
             self._layout,
             self._dtype,
             (_CUDA, context.device.id),
+            readonly=self._readonly,
             owner=pointer,
             family=FAMILY_NUMBA,
         )
@@ -69,10 +98,28 @@ class IpcHandle:
         self.close()
 
 
+class _RawHandle(NamedTuple):
+    """The bytes of one of Numba's handles and what it knows; it unpickles as a handle."""
+
+    raw: bytes
+    size: int
+    source_info: object
+    offset: int
+
+    def __reduce__(self):
+        return _handle_of, tuple(self)
+
+
+def _handle_of(raw, size, source_info, offset):
+    handle = driver.binding.CUipcMemHandle()
+    ctypes.memmove(handle.getPtr(), raw, len(raw))
+    return driver.IpcHandle(None, handle, size, source_info, offset)
+
+
 def ipc_handle(view):
     """Return a handle to the memory of a view that Numba's memory manager owns."""
-    context = _context(view)
-    return IpcHandle(context.get_ipc_handle(view.gpu_data), view.layout, view.dtype)
+    handle = _context(view).get_ipc_handle(view.gpu_data)
+    return IpcHandle(handle, view.layout, _sharing.dtype_of(view), view.readonly)
 
 
 def _allocate(layout, dtype, stream):
@@ -81,7 +128,7 @@ def _allocate(layout, dtype, stream):
     low, high = layout.byte_extent
     pointer, ptr = None, 0
     if high > low:
-        pointer = context.memalloc(high - low)
+        pointer = _memory(context, high - low, layout, dtype)
         ptr = int(pointer.device_pointer) - low
     view = _view.view_of_pointer(
         ptr, layout, dtype, (_CUDA, context.device.id), owner=pointer, family=FAMILY_NUMBA
@@ -89,6 +136,19 @@ def _allocate(layout, dtype, stream):
     if pointer is not None and low == 0:
         _view.set_gpu_data(view, pointer)
     return view.bind(stream) if stream else view
+
+
+def _memory(context, nbytes, layout, dtype):
+    try:
+        return context.memalloc(nbytes)
+    except driver.CudaAPIError as error:
+        if error.code != _OUT_OF_MEMORY:
+            raise
+        raise OutOfMemoryError(
+            f"out of memory on cuda:{context.device.id}: {nbytes} bytes asked for "
+            f"{dtype} {layout.shape}",
+            nbytes,
+        ) from error
 
 
 def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):

@@ -9,13 +9,14 @@ end in a crash.
 from __future__ import annotations
 
 import inspect
+from typing import Any, NamedTuple
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaWarning
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
-from stridedview import _launch
+from stridedview import _ingest, _launch, _pack
 from stridedview.numba_cuda import _parameters, _types
 
 # Bytes of kernel parameters, with a driver of CUDA 12.1 on compute capability 7.0 and
@@ -87,17 +88,14 @@ def each_named(dispatcher, args, function):
     return [_named(dispatcher, index, function, value) for index, value in enumerate(args)]
 
 
-def _named(dispatcher, index, function, value):
+def _named(dispatcher, index, function, *values):
     try:
-        return function(value)
+        return function(*values)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
-        named = _launch.named_error(dispatcher, index, error)
-        if named is error:
-            raise  # not from itself: whoever follows the causes would never end
-        raise named from error
+        return _launch.raise_named(dispatcher, index, error)
 
 
-def check_passable(dispatcher, numba_types):
+def check_passable(dispatcher, numba_types, args):
     """Refuse arguments of a type that Numba compiles for but cannot pass.
 
     Raises
@@ -105,11 +103,38 @@ def check_passable(dispatcher, numba_types):
     TypeError
         Naming the argument and its type.
     """
-    each_named(dispatcher, numba_types, _types.check_passable)
+    for index, pair in enumerate(zip(numba_types, args, strict=True)):
+        text = passing_problem(*pair)
+        if text:
+            _refuse(dispatcher, index, text)
+
+
+def passing_problem(numba_type, value):
+    """Return why a kernel cannot take a value of a type, or ""."""
+    if _types.can_be_passed(numba_type):
+        return ""
+    place, what = _unpassable(numba_type, value)
+    return f"{place}a kernel cannot take {what}; pass an array or a number"
+
+
+def _unpassable(numba_type, value, place=""):
+    """Return where in a tuple the first item is that cannot be passed, and what it is."""
+    if isinstance(numba_type, types.BaseTuple) and isinstance(value, tuple):
+        for index, pair in enumerate(zip(numba_type, tuple.__iter__(value), strict=True)):
+            if not _types.can_be_passed(pair[0]):
+                return _unpassable(*pair, f"{place}item {index + 1}: ")
+    return place, _described(numba_type, value)
+
+
+def _described(numba_type, value):
+    # What no kernel takes has a type of Numba's that its users have not seen.
+    if _types.can_be_passed(numba_type):
+        return _types.describe(numba_type)
+    return "None" if value is None else type(value).__name__
 
 
 def _refuse(dispatcher, index, text):
-    raise _launch.named_error(dispatcher, index, TypeError(text))
+    raise TypeError(f"{_launch.argument_name(dispatcher, index)}: {text}")
 
 
 def checked(dispatcher, args, words, device):
@@ -137,7 +162,7 @@ def checked(dispatcher, args, words, device):
     if not dispatcher.extensions:
         each_named(dispatcher, args, _types.check_hint)
         numba_types = types_of(dispatcher, standing)
-        check_passable(dispatcher, numba_types)
+        check_passable(dispatcher, numba_types, args)
         if device is not None:
             check_parameters(dispatcher, numba_types, device)
     return standing
@@ -146,8 +171,10 @@ def checked(dispatcher, args, words, device):
 def check_signature(dispatcher, formals, args, words, strict):
     """Check arguments against a kernel's one explicit signature.
 
-    C and F arrays fit a formal of layout A, scalars convert, integers go to pointers, and
-    arrays of the same width but another signedness fit with a warning unless ``strict``.
+    Arrays that are contiguous as the signature wants fit it, C and F ones also a formal of
+    layout A; scalars convert, but for times; integers go to pointers; and arrays of the
+    same width but another signedness fit with a warning unless ``strict``. With extensions
+    only the count is checked: they say what the arguments are.
 
     Returns
     -------
@@ -164,86 +191,129 @@ def check_signature(dispatcher, formals, args, words, strict):
             f"kernel '{dispatcher.py_func.__name__}' has a signature of {len(formals)} "
             f"arguments, got {len(args)}"
         )
-    if not dispatcher.extensions:
-        each_named(dispatcher, args, _types.check_hint)
+    if dispatcher.extensions:
+        return []
+    each_named(dispatcher, args, _types.check_hint)
     warned = []
     actuals = types_of(dispatcher, stand_ins(dispatcher, args, words))
-    for index, (formal, actual) in enumerate(zip(formals, actuals, strict=True)):
-        problem = _mismatch(formal, actual, strict)
-        if problem:
-            _refuse(dispatcher, index, _wanted(formal, actual, args[index], problem))
-        if problem is None:
+    for index, parts in enumerate(zip(formals, actuals, args, strict=True)):
+        for misfit in _named(dispatcher, index, _misfits, *parts, strict):
+            if misfit.what:
+                _refuse(dispatcher, index, _wanted(misfit))
             warned.append(
-                f"argument {index + 1}: {_types.describe(actual)} is taken as "
-                f"{_types.describe(formal)}, the signature's type of the same width"
+                f"{_launch.argument_name(dispatcher, index)}: {misfit.place}"
+                f"{_types.describe(misfit.actual)} is taken as "
+                f"{_types.describe(misfit.formal)}, the signature's type of the same width"
             )
     return warned
 
 
-def _mismatch(formal, actual, strict):
-    """Return "" if it fits, None if it fits with a warning, else what is wrong."""
-    if isinstance(formal, types.Array):
-        return _array_mismatch(formal, actual, strict)
-    if isinstance(formal, types.BaseTuple):
-        return _tuple_mismatch(formal, actual, strict)
-    if isinstance(actual, (types.Array, types.BaseTuple)):
-        return "kind"
+class _Misfit(NamedTuple):
+    what: str  # a key of _ADVICE; "" if it fits with a warning
+    formal: Any
+    actual: Any
+    value: Any
+    place: str  # within tuples: "item 2: "
+
+
+def _misfits(formal, actual, value, strict, place=""):
+    """Return what does not fit, or with a warning only, of an argument and its items."""
+    value = value.value if _types.is_hint(value) else value
+    if (
+        isinstance(formal, types.BaseTuple)
+        and isinstance(actual, types.BaseTuple)
+        and isinstance(value, tuple)
+        and len(formal) == len(actual)
+    ):
+        found = []
+        for index, parts in enumerate(zip(formal, actual, tuple.__iter__(value))):  # noqa: B905
+            found += _misfits(*parts, strict, f"{place}item {index + 1}: ")
+        return found
+    if isinstance(formal, types.Array) and isinstance(actual, types.Array):
+        what = _array_misfit(formal, actual, value, strict)
+    else:
+        what = None if _fits_scalar(formal, actual) else "kind"
+    return [] if what is None else [_Misfit(what, formal, actual, value, place)]
+
+
+def _fits_scalar(formal, actual):
+    if isinstance(formal, (types.Array, types.BaseTuple)):
+        return False
     if isinstance(formal, types.Record):
-        return "" if isinstance(actual, types.Record) else "kind"
-    if isinstance(actual, types.Record) or not _types.can_be_passed(actual):
-        return "kind"
-    return ""
+        return isinstance(actual, types.Record) and _begins_with(actual, formal)
+    if isinstance(actual, (types.Array, types.BaseTuple, types.Record)):
+        return False
+    times = (types.NPDatetime, types.NPTimedelta)
+    if isinstance(formal, times) or isinstance(actual, times):
+        # A NaT, and a number of no unit, are the same in every unit.
+        return type(formal) is type(actual) and actual.unit in ("", formal.unit)
+    return _types.can_be_passed(actual)
 
 
-def _tuple_mismatch(formal, actual, strict):
-    if not isinstance(actual, types.BaseTuple) or len(formal) != len(actual):
-        return "kind"
-    found = [_mismatch(*pair, strict) for pair in zip(formal, actual, strict=True)]
-    problems = [problem for problem in found if problem]
-    if problems:
-        return problems[0]
-    return None if None in found else ""
+def _begins_with(actual, formal):
+    """Whether a record has another's fields in the same places, and maybe more behind."""
+    leading = list(actual.fields.items())[: len(formal.fields)]
+    return actual.size >= formal.size and all(
+        name == other_name and field.type == other.type and field.offset == other.offset
+        for (name, field), (other_name, other) in zip(
+            leading, formal.fields.items(), strict=False
+        )
+    )
 
 
-def _array_mismatch(formal, actual, strict):
-    if not isinstance(actual, types.Array):
-        return "kind"
+def _array_misfit(formal, actual, value, strict):
+    """Return None if it fits, "" if it fits with a warning, else what is wrong."""
     if formal.ndim != actual.ndim:
         return "ndim"
-    if formal.layout not in ("A", actual.layout) and not _fits_both(actual):
+    if formal.layout not in ("A", actual.layout) and not _is_both(formal, actual, value):
         return "layout"
     if formal.mutable and not actual.mutable:
         return "read-only"
     if formal.dtype == actual.dtype:
-        return ""
+        return None
     same_width = (
         isinstance(formal.dtype, types.Integer)
         and isinstance(actual.dtype, types.Integer)
         and formal.dtype.bitwidth == actual.dtype.bitwidth
     )
-    return None if same_width and not strict else "dtype"
+    return "" if same_width and not strict else "dtype"
 
 
-def _fits_both(actual):
-    # A 0-d or 1-d C array is F as well; view_type says C for arrays that are both.
-    return actual.layout == "C" and actual.ndim <= 1
+def _is_both(formal, actual, value):
+    """Whether an array of layout C, as those are that are both, is F as well."""
+    if (formal.layout, actual.layout) != ("F", "C"):
+        return False
+    if actual.ndim <= 1:
+        return True
+    return _pack.kind_name(value) == "array" and (
+        _ingest.from_any(value).layout.is_f_contiguous
+    )
 
 
-def _wanted(formal, actual, value, problem):
-    advice = {
-        "kind": "pass a value of that kind",
-        "ndim": "reshape it",
-        "layout": f"pass x.contiguous(), or declare {formal}'s layout as A",
-        "read-only": "pass a writable copy",
-        "dtype": "convert it, or declare the signature for its type",
-    }[problem]
-    strides = getattr(value, "strides", None)
-    if callable(getattr(value, "stride", None)):
-        strides = value.stride()
-    where = f" with strides {tuple(strides)}" if problem == "layout" and strides else ""
+_ADVICE = {
+    "kind": "pass a value of that kind",
+    "ndim": "reshape it",
+    "read-only": "pass a writable copy",
+    "dtype": "convert it, or declare the signature for its type",
+}
+_LAYOUT_ADVICE = {
+    "C": "pass x.contiguous()",
+    "F": "pass an F-contiguous copy, x.T.contiguous().T",
+}
+
+
+def _wanted(misfit):
+    advice, where = _ADVICE.get(misfit.what), ""
+    if misfit.what == "layout":
+        formal = misfit.formal
+        advice = f"{_LAYOUT_ADVICE[formal.layout]}, or declare {formal}'s layout as A"
+        strides = getattr(misfit.value, "strides", None)
+        if callable(getattr(misfit.value, "stride", None)):
+            strides = misfit.value.stride()
+        where = f" with strides {tuple(strides)}" if strides else ""
     return (
-        f"expected {_types.describe(formal)} for this signature, got "
-        f"{_types.describe(actual)}{where}; {advice}"
+        f"{misfit.place}expected {_types.describe(misfit.formal)} for this signature, got "
+        f"{_described(misfit.actual, misfit.value)}{where}; {advice}"
     )
 
 

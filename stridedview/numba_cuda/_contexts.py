@@ -14,13 +14,8 @@ from cuda.core import ObjectCode
 from numba.cuda.cudadrv import devices
 
 from stridedview import _driver
+from stridedview._errors import LaunchError
 from stridedview.numba_cuda import _checks
-
-try:
-    # Numba's users catch what cuda.core raises from a launch.
-    from cuda.core._utils.cuda_utils import CUDAError
-except ImportError:
-    CUDAError = RuntimeError
 
 INVALID_VALUE = 1
 OUT_OF_RESOURCES = 701
@@ -34,10 +29,6 @@ DEFAULT_SHARED = 49152  # bytes of shared memory that need no opting in
 SHARED_SIZE = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-
-
-class LaunchError(_driver.DriverError, CUDAError):
-    """The driver refused a launch, or its limits are known to be exceeded."""
 
 
 @contextlib.contextmanager
@@ -196,14 +187,8 @@ def _problem(configuration, kernel, function):
     most = kernel.max_threads_per_block
     if threads > most:
         return f"the block has {threads} threads; this kernel's limit is {most}"
-    shared = configuration.sharedmem
     static = _driver.function_attribute(function, SHARED_SIZE)
-    if shared + static > _shared_limit():
-        return (
-            f"the launch asks for {shared} bytes of dynamic shared memory beside {static} "
-            f"static ones; the device has {_shared_limit()} a block"
-        )
-    return ""
+    return shared_problem(configuration, _shared_limit(), static)
 
 
 def _cooperative_problem(configuration, kernel):
@@ -219,4 +204,47 @@ def _cooperative_problem(configuration, kernel):
         f"the grid has {blocks} blocks ({x} x {y} x {z}) of {threads} threads; a "
         "cooperative kernel has all of them on the device at once, and the limit of this "
         f"one is {most}"
+    )
+
+
+def shared_problem(configuration, limit, static=0):
+    """Return why there is too little shared memory for a launch, or "".
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    limit : int
+        Bytes that the device has a block.
+    static : int
+        Bytes that the kernel itself has, if it is known.
+    """
+    wanted = configuration.sharedmem
+    if wanted + static <= limit:
+        return ""
+    return (
+        f"the launch asks for {wanted} bytes of dynamic shared memory; the device has "
+        f"{limit} a block"
+        + (f", and the kernel has {static} static ones" if static else "")
+    )
+
+
+def limit_problem(configuration, device, plan):
+    """Return which limit of the device a launch exceeds, or "", as far as it is known.
+
+    Nothing is loaded: what a kernel itself takes is known where a plan of the current
+    context is given.
+
+    Parameters
+    ----------
+    configuration : LaunchConfiguration
+    device : Device
+    plan : Plan or None
+    """
+    if plan is not None and plan.context_id == _driver.current_context_id():
+        return _problem(
+            configuration, plan.kernel, plan.function_handle
+        ) or _cooperative_problem(configuration, plan.kernel)
+    limit = _driver.device_attribute(device.id, SHARED_OPTIN)
+    return _checks.check_dimensions(configuration, device) or shared_problem(
+        configuration, limit
     )

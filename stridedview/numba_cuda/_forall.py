@@ -6,6 +6,8 @@ for a block size at every call; here both are kept by signature.
 
 from __future__ import annotations
 
+from time import perf_counter_ns
+
 from numba.cuda import dispatcher as numba_dispatcher
 from numba.cuda.cudadrv import devices
 
@@ -20,9 +22,14 @@ def call(self, *args):
     """Launch over ``ntasks`` tasks, in blocks of the size that the driver recommends."""
     if self.ntasks == 0:
         return None
+    start = perf_counter_ns() if _launch.is_watched() else 0
     specialized, block = _prepared(self, args)
     grid = (self.ntasks + block - 1) // block
-    return specialized[grid, block, self.stream, self.sharedmem](*args)
+    configuration = specialized[grid, block, self.stream, self.sharedmem]
+    if start:
+        # Its compilation is a part of the launch, as it is of any other.
+        return _launch.launch_since(configuration, args, start)
+    return configuration(*args)
 
 
 def _prepared(self, args):

@@ -96,7 +96,10 @@ class Parameters:
             facts = _signature.array_facts(word)
             if facts is None or facts.ndim != formal.ndim:
                 return False  # what is packed would not fit the place
-            return self._place("array", 8, [8] * (5 + 2 * formal.ndim))
+            # An array that is both is C by its letter; its kernel reads no strides.
+            is_both = formal.layout == "F" and facts.letter == "C" and formal.ndim > 1
+            setter = "F array" if is_both else "array"
+            return self._place(setter, 8, [8] * (5 + 2 * formal.ndim))
         if isinstance(formal, types.BaseTuple):
             return self._add_tuple(formal, value)
         return self._add_scalar(formal)

@@ -207,6 +207,18 @@ def table():
             _closures.get_closure_value,
             _parameters("self", "index"),
         ),
+        (
+            _closures.TypingContext,
+            "resolve_module_constants",
+            _closures.resolve_module_constants,
+            _parameters("self", "typ", "attr"),
+        ),
+        (
+            _closures.TargetContext,
+            "get_getattr",
+            _closures.get_getattr,
+            _parameters("self", "typ", "attr"),
+        ),
     ]
 
 
@@ -219,15 +231,9 @@ _torch_gate.hide_from_dynamo(
     call,
     call_adopted,
     configure,
-    make_configuration,
     subscript,
-    unpatched,
-    _contexts.failed_launch,
     _forall.call,
     _fallback.core_stream,
-    _plans.miss,
-    _plans.plan,
-    _routes.check_argument,
 )
 
 _MISSING = object()
@@ -279,8 +285,12 @@ def apply():
         current_args=_dispatcher.get_current_launch_args,
     )
     _replace(table(), _saved)
-    _configuration.set_subscript(CUDADispatcher)
-    _configuration.set_call(NumbaForAll, _forall.call)
+    try:
+        _configuration.set_subscript(CUDADispatcher)
+        _configuration.set_call(NumbaForAll, _forall.call)
+    except BaseException:
+        restore()
+        raise
 
 
 def apply_arrays():
@@ -307,10 +317,15 @@ def apply_arrays():
 
 
 def _replace(rows, saved):
-    for owner, name, replacement, _ in rows:
-        # An attribute inherited from a base class is deleted again, not written back.
-        saved.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, replacement)
+    """Replace the attributes of rows; all or none."""
+    try:
+        for owner, name, replacement, _ in rows:
+            # An attribute inherited from a base class is deleted again, not written back.
+            saved.append((owner, name, vars(owner).get(name, _MISSING)))
+            setattr(owner, name, replacement)
+    except BaseException:
+        _put_back(saved)
+        raise
 
 
 def restore():
@@ -327,6 +342,8 @@ def restore_arrays():
 def _put_back(saved):
     while saved:
         owner, name, original = saved.pop()
+        if vars(owner).get(name, _MISSING) is original:
+            continue  # setting it was what failed
         if original is _MISSING:
             delattr(owner, name)
         else:

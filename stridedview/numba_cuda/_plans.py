@@ -21,6 +21,7 @@ from stridedview import (
     _driver,
     _launch,
     _plan,
+    _prepared,
     _stats,
     _stream,
 )
@@ -88,6 +89,8 @@ def miss(configuration, args, words, device):
             for callback in configuration.pre_launch_callbacks:
                 callback(kernel, configuration)
             _fallback.launch(kernel, configuration, taken)
+        else:
+            _stats.note("misses")
         return plan
 
 
@@ -160,7 +163,6 @@ def _resolve_and_plan(configuration, args, words, device):
     obstacle = _routes.obstacle(kernel, configuration, args, words)
     if obstacle:
         return kernel, None, obstacle
-    _stats.note("misses")
     made = build(kernel, args, words, device)
     if made is None:
         return kernel, None, "parameter type"
@@ -217,10 +219,19 @@ def _check(dispatcher, args, words):
         _checks.checked(dispatcher, args, words, devices.get_context().device)
 
 
-def refusal(configuration, kernel, args, words, device):
+def refusal(configuration, kernel, args, words, device, found):
     """Return what the error of a launch would say that is refused, or "".
 
     Of the limits of the device nothing is told where this thread has no context.
+
+    Parameters
+    ----------
+    configuration, args, words, device
+        As for :func:`miss`; no words if Numba's own code launches.
+    kernel : _Kernel or None
+        None if it is not compiled yet.
+    found : Plan or None
+        What the launch would use.
     """
     dispatcher = configuration.dispatcher
     limits = None
@@ -235,9 +246,43 @@ def refusal(configuration, kernel, args, words, device):
             _checks.checked(dispatcher, args, words, limits)
         if words is None:
             _routes.device_of(dispatcher, args)
-    except (TypeError, ValueError) as error:
+        if kernel is not None and words is not None:
+            _check_values(configuration, kernel, args, words)
+        elif kernel is not None:
+            _fallback.given(dispatcher, kernel, args)
+    except (TypeError, ValueError, BufferError, OverflowError) as error:
         return str(error)
-    return "" if limits is None else _checks.check_dimensions(configuration, limits)
+    if limits is None:
+        return ""
+    return _contexts.limit_problem(configuration, limits, found)
+
+
+def _check_values(configuration, kernel, args, words):
+    """Raise if a value does not fit its formal type; nothing is loaded or launched."""
+    parameters = _laid_out(kernel, args, words)
+    if parameters is None:
+        return
+    unloaded = _plan.make_plan(
+        words,
+        parameters.slots,
+        kernel=kernel,
+        extensions=[],
+        function=0,
+        context=0,
+        context_id=0,
+        device=0,
+        size=parameters.size,
+        cooperative=False,
+        args=args,
+    )
+    _prepared.check_values(configuration, unloaded, args)
+
+
+def expected_obstacle(dispatcher):
+    """Return why no plan will take a kernel that is not compiled yet, or ""."""
+    if dispatcher.extensions:
+        return "extension"
+    return "debug kernel" if dispatcher.targetoptions.get("debug") else ""
 
 
 def compiled(configuration, numba_types):
@@ -279,12 +324,9 @@ def build(kernel, args, words, device):
     parameter table differs from the layout computed here.
     """
     _contexts.bind(kernel)
-    parameters = _parameters.Parameters(words)
-    for formal, value in zip(kernel.argument_types, args, strict=True):
-        if not parameters.add(formal, value):
-            return None
-    if 8 * len(parameters.slots) != len(words):
-        return None  # a tuple that shows Numba other items than it has
+    parameters = _laid_out(kernel, args, words)
+    if parameters is None:
+        return None
     handle = int(kernel._codelibrary.get_cufunc().handle)
     if _driver.kernel_parameters(handle) != parameters.expected:
         return None
@@ -301,3 +343,14 @@ def build(kernel, args, words, device):
         cooperative=bool(kernel.cooperative),
         args=args,
     )
+
+
+def _laid_out(kernel, args, words):
+    """Return the Parameters of a compiled kernel, or None if there is no setter for one."""
+    parameters = _parameters.Parameters(words)
+    for formal, value in zip(kernel.argument_types, args, strict=True):
+        if not parameters.add(formal, value):
+            return None
+    if 8 * len(parameters.slots) != len(words):
+        return None  # a tuple that shows Numba other items than it has
+    return parameters

@@ -81,8 +81,10 @@ _OTHER = Route(
 _NUMBER = Route("number", "by value")
 
 
-def route_of(value):
+def route_of(value, *, reading=True):
     """Return the Route of an argument; of a tuple that of its slowest item.
+
+    Unless ``reading``, what takes Python code to be read goes by its type alone.
 
     Raises
     ------
@@ -94,16 +96,19 @@ def route_of(value):
     if _types.is_record(inner):
         return _RECORD
     if kind == "tuple":
-        routes = [route_of(item) for item in tuple.__iter__(inner)]
+        items = tuple.__iter__(inner)
+        routes = [route_of(item, reading=reading) for item in items]
         slow = [route for route in routes if route.why_slow]
         return slow[0] if slow else Route("tuple", "each item by its own route")
     if kind == "other":
         return _OTHER
-    return _array_route(inner, value) if kind == "array" else _NUMBER
+    return _array_route(inner, value, reading) if kind == "array" else _NUMBER
 
 
-def _array_route(inner, value):
+def _array_route(inner, value, reading):
     name, how = _ingest.route(inner)
+    if name in _SLOW_PROTOCOLS and not reading:
+        return _SLOW_PROTOCOLS[name]
     if name in _SLOW_PROTOCOLS and not _types.is_hint(value):
         route = _SLOW_PROTOCOLS[name]
     else:
@@ -145,7 +150,9 @@ def check_argument(dispatcher, index, value):
     if not route.why_slow:
         return
     if route is _OTHER and not dispatcher.extensions:
-        _types.passable_type_of(value)  # not slow but impossible, mostly
+        problem = _checks.passing_problem(_types.type_of(value), value)
+        if problem:
+            raise TypeError(problem)
     text = f"it takes a slow route, {route.name}: {route.why_slow}; {route.faster}"
     if _policy == "error":
         raise TypeError(text)
@@ -214,7 +221,7 @@ def device_of(dispatcher, args):
             device, first = number, index
         elif number != device:
             text = _OTHER_DEVICE.format(number, first + 1, device)
-            raise _launch.named_error(dispatcher, index, ValueError(text))
+            raise ValueError(f"{_launch.argument_name(dispatcher, index)}: {text}")
     return device
 
 

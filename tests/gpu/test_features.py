@@ -103,7 +103,7 @@ MESSAGES = {
     "conj": "resolve_conj",
     "dtype": "bits8",
     "too few": "takes 2 arguments",
-    "None": "cannot take none",
+    "None": "cannot take None",
     "beyond 64 bits": "does not fit 64 bits",
     "beyond int8": "300 does not fit.*int8",
     "another dtype": "expected 1-d float32",

@@ -97,6 +97,7 @@ _SIGNATURES = {
     "memory": (None, c_uint64),
     "allocate": (c_uint64, c_uint64, c_int),
     "free": (c_int, c_uint64),
+    "block": (c_void_p, c_uint64),
     "read": (c_int, c_void_p, c_uint64, c_uint64),
     "write": (c_int, c_uint64, c_void_p, c_uint64),
     "guard": (c_int, c_int),

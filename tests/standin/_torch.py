@@ -21,7 +21,7 @@ from ctypes import (
 
 import torch
 
-from ._control import call
+from ._control import call, library
 
 _CODES = {
     "bool": (6, 8),
@@ -66,7 +66,7 @@ _DELETER = ctypes.CFUNCTYPE(None, POINTER(_Managed))
 _Managed._fields_ = [
     ("major", c_uint32),
     ("minor", c_uint32),
-    ("context", c_void_p),
+    ("context", c_uint64),
     ("deleter", _DELETER),
     ("flags", c_uint64),
     ("tensor", _Tensor),
@@ -87,17 +87,6 @@ class _Exchange(ctypes.Structure):
         ("tensor_from_object", c_void_p),
         ("work_stream", c_void_p),
     ]
-
-
-_alive: dict[int, tuple] = {}  # what torch's managed tensors point to, by their number
-_last = 0
-
-
-@_DELETER
-def _delete(managed):
-    *_, address = _alive.pop(managed.contents.context)
-    if address:
-        call("free", address)
 
 
 def _exchange() -> _Exchange:
@@ -156,7 +145,6 @@ def torch_tensor(
     byte_offset : int, optional
         Where in the memory the first item stands, in bytes; torch adds it to the address.
     """
-    global _last
     shape = tuple(shape)
     strides = _compact(shape) if strides is None else tuple(strides)
     if len(strides) != len(shape):
@@ -169,13 +157,19 @@ def torch_tensor(
         raise MemoryError(f"the stand-in has no {size} bytes for device {device}")
     if fill is not None:
         _write(address + byte_offset, size - byte_offset, fill, dtype)
-    extents, steps = (c_int64 * len(shape))(*shape), (c_int64 * len(shape))(*strides)
+    # One block of C's: the deleter, which is C too, frees it whenever torch lets go.
+    row = c_int64 * len(shape)
+    block = call("block", ctypes.sizeof(_Managed) + 2 * ctypes.sizeof(row))
+    extents = row.from_address(block + ctypes.sizeof(_Managed))
+    steps = row.from_address(ctypes.addressof(extents) + ctypes.sizeof(row))
+    extents[:], steps[:] = shape, strides
     tensor = _Tensor(
         address, 2, device, len(shape), code, bits, 1, extents, steps, byte_offset
     )
-    _last += 1
-    managed = _Managed(1, 3, _last, _delete, 0, tensor)
-    _alive[_last] = (managed, extents, steps, own)
+    managed = _Managed.from_address(block)
+    managed.major, managed.minor, managed.context, managed.flags = 1, 3, own, 0
+    managed.deleter = _DELETER(ctypes.cast(library().standin_delete, c_void_p).value)
+    managed.tensor = tensor
     result = ctypes.py_object()
     if _exchange().managed_to_object(ctypes.byref(managed), ctypes.byref(result)):
         raise RuntimeError("torch refused the managed tensor")

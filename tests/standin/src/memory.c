@@ -256,6 +256,26 @@ EXPORT int standin_free(uint64_t address)
     return memory_free(address);
 }
 
+// DLPack's managed tensor, as far as a deleter reads it. `context` is the address of memory
+// that goes with it, or 0; the tensor and its arrays are one block of malloc's.
+typedef struct Managed {
+    uint32_t major, minor;
+    uint64_t context;
+} Managed;
+
+// In C, as torch lets go of tensors while an error is on its way, and after Python's end.
+EXPORT void standin_delete(Managed *managed)
+{
+    if (managed->context)
+        standin_free(managed->context);
+    free(managed);
+}
+
+EXPORT void *standin_block(uint64_t size)
+{
+    return malloc(size);
+}
+
 EXPORT int standin_read(void *target, uint64_t address, uint64_t size)
 {
     LOCKED;

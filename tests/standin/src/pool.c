@@ -225,7 +225,7 @@ EXPORT CUresult cuIpcGetMemHandle(IpcHandle *out, CUdeviceptr address)
     ENTER(cuIpcGetMemHandle);
     LOCKED;
     Region *region = region_find(address);
-    REQUIRE(out && region && region->kind == REGION_DEVICE, INVALID_VALUE);
+    REQUIRE(out && region && region->kind == REGION_DEVICE && !region->pool, INVALID_VALUE);
     memset(out, 0, sizeof *out);
     memcpy(out->bytes, &region->base, sizeof region->base);
     return SUCCESS;
