@@ -106,6 +106,15 @@ def test_value_when_it_does_not_fit_its_formal_then_it_is_refused(enabled, case,
         launch(value)
 
 
+def test_value_when_it_does_not_fit_then_explain_says_so(enabled):
+    kernel = cuda.jit("void(int8, float32[::1])")(take_two)
+    found = str(stridedview.explain(kernel[1, 1], 300, np.zeros(4, np.float32)))
+    assert "REFUSED: argument 1 'a': 300 does not fit" in found
+        "REFUSED: argument 1 'a': 300 does not fit the kernel's formal type int8" in found
+    )
+    assert "REFUSED" not in str(stridedview.explain(kernel[1, 1], 3, cuda.In(vector())))
+
+
 FITTING = {
     "boolean of 256": ("boolean", 256),
     "boolean of 2.5": ("boolean", 2.5),
@@ -213,7 +222,7 @@ def test_hint_when_it_holds_no_array_then_it_is_refused(enabled, case, signature
 @pytest.mark.parametrize("value", [None, (1, None)], ids=["alone", "in a tuple"])
 def test_none_when_an_extension_leaves_it_then_the_argument_is_named(enabled, value):
     kernel = cuda.jit(extensions=[Nothing()])(take_two)
-    with caught(TypeError, "argument 2 'x': a kernel cannot take none; pass an array"):
+    with caught(TypeError, "argument 2 'x': a kernel cannot take None; pass an array"):
         kernel[1, 1](vector(), value)
 
 
@@ -223,7 +232,10 @@ def test_none_when_slow_routes_are_told_of_then_it_is_refused_as_what_it_is(
     driver, value, policy
 ):
     kernel = cuda.jit(take_two)
-    with stridedview.enabled(slow=policy), caught(TypeError, "'x': a kernel cannot take"):
+    with (
+        stridedview.enabled(slow=policy),
+        caught(TypeError, "'x': .*a kernel cannot take None"),
+    ):
         kernel[1, 1](vector(), value)
 
 
@@ -231,7 +243,7 @@ def test_none_when_slow_routes_are_told_of_then_it_is_refused_as_what_it_is(
 def test_none_when_prepared_then_no_other_way_is_advised(enabled, signature):
     given = () if signature is None else (signature,)
     kernel = cuda.jit(*given)(take_two)
-    with caught(TypeError, "argument 2 'x': .*none") as raised:
+    with caught(TypeError, "argument 2 'x': .*None") as raised:
         stridedview.prepare(kernel[1, 1], vector(), None)
     assert raised is None
 

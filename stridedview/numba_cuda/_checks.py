@@ -104,10 +104,17 @@ def check_passable(dispatcher, numba_types, args):
         Naming the argument and its type.
     """
     for index, pair in enumerate(zip(numba_types, args, strict=True)):
-        if not _types.can_be_passed(pair[0]):
-            place, what = _unpassable(*pair)
-            text = f"{place}a kernel cannot take {what}; pass an array or a number"
+        text = passing_problem(*pair)
+        if text:
             _refuse(dispatcher, index, text)
+
+
+def passing_problem(numba_type, value):
+    """Return why a kernel cannot take a value of a type, or ""."""
+    if _types.can_be_passed(numba_type):
+        return ""
+    place, what = _unpassable(numba_type, value)
+    return f"{place}a kernel cannot take {what}; pass an array or a number"
 
 
 def _unpassable(numba_type, value, place=""):

@@ -191,6 +191,22 @@ def _problem(configuration, kernel, function):
     return shared_problem(configuration, _shared_limit(), static)
 
 
+def _cooperative_problem(configuration, kernel):
+    if not kernel.cooperative:
+        return ""
+    blocks = math.prod(configuration.griddim)
+    threads = math.prod(configuration.blockdim)
+    most = kernel.max_cooperative_grid_blocks(threads, configuration.sharedmem)
+    if blocks <= most:
+        return ""
+    x, y, z = configuration.griddim
+    return (
+        f"the grid has {blocks} blocks ({x} x {y} x {z}) of {threads} threads; a "
+        "cooperative kernel has all of them on the device at once, and the limit of this "
+        f"one is {most}"
+    )
+
+
 def shared_problem(configuration, limit, static=0):
     """Return why there is too little shared memory for a launch, or "".
 
@@ -225,27 +241,10 @@ def limit_problem(configuration, device, plan):
     plan : Plan or None
     """
     if plan is not None and plan.context_id == _driver.current_context_id():
-        kernel = plan.kernel
         return _problem(
-            configuration, kernel, plan.function_handle
-        ) or _cooperative_problem(configuration, kernel)
+            configuration, plan.kernel, plan.function_handle
+        ) or _cooperative_problem(configuration, plan.kernel)
     limit = _driver.device_attribute(device.id, SHARED_OPTIN)
     return _checks.check_dimensions(configuration, device) or shared_problem(
         configuration, limit
-    )
-
-
-def _cooperative_problem(configuration, kernel):
-    if not kernel.cooperative:
-        return ""
-    blocks = math.prod(configuration.griddim)
-    threads = math.prod(configuration.blockdim)
-    most = kernel.max_cooperative_grid_blocks(threads, configuration.sharedmem)
-    if blocks <= most:
-        return ""
-    x, y, z = configuration.griddim
-    return (
-        f"the grid has {blocks} blocks ({x} x {y} x {z}) of {threads} threads; a "
-        "cooperative kernel has all of them on the device at once, and the limit of this "
-        f"one is {most}"
     )

@@ -38,39 +38,50 @@ def launch(kernel, configuration, args):
         function = _driver.kernel_function(int(kernel._codelibrary.get_cufunc().handle))
         _contexts.make_ready(configuration, kernel, function)
     foreign = order_behind_producers(handle, views)
-    # Extensions are given the arguments as they are, and what they return is wrapped then.
-    given = args
-    if not kernel.extensions:
-        formals = iter(kernel.argument_types)
-        given = _checks.each_named(
-            configuration.dispatcher,
-            args,
-            lambda value: _hosts.wrapped(next(formals), value),
-        )
     try:
         kernel.launch(
-            given,
+            given(configuration.dispatcher, kernel, args),
             configuration.griddim,
             configuration.blockdim,
             core_stream(handle),
             configuration.sharedmem,
         )
     except NotImplementedError as error:
-        raise _not_passed(configuration.dispatcher, args, error) from error
+        refused = _not_passed(configuration.dispatcher, args, error)
+        if refused is None:
+            raise
+        raise refused from error
     if foreign:
         _stream.keep((args, views), handle, foreign)
 
 
+def given(dispatcher, kernel, args):
+    """Return the arguments as ``_Kernel.launch`` takes them.
+
+    Raises
+    ------
+    TypeError, BufferError, OverflowError
+        Naming the argument that does not fit its formal type.
+    """
+    if kernel.extensions:
+        return args  # as they are; what the extensions return is wrapped then
+    formals = iter(kernel.argument_types)
+    return _checks.each_named(
+        dispatcher, args, lambda value: _hosts.wrapped(next(formals), value)
+    )
+
+
 def _not_passed(dispatcher, args, error):
-    """Return the error of an argument that Numba's packing has no way to pass.
+    """Return the error of an argument that Numba's packing has no way to pass, or None.
 
     Which it is, is known only then where extensions decide what the arguments are.
     """
     if len(error.args) != 2 or not isinstance(error.args[0], types.Type):
-        return error
+        return None
     numba_type, value = error.args
-    what = _checks.described(numba_type, value)
-    text = f"a kernel cannot take {what}; pass an array or a number"
+    text = _checks.passing_problem(numba_type, value)
+    if not text:
+        return None
     for index, arg in enumerate(args):
         if _holds(arg, value):
             return TypeError(f"{_launch.argument_name(dispatcher, index)}: {text}")

@@ -244,10 +244,12 @@ def refusal(configuration, kernel, args, words, device, found):
             _checks.check_signature(dispatcher, formals, args, words, _strict)
         else:
             _checks.checked(dispatcher, args, words, limits)
-        if kernel is not None and words is not None:
-            _check_values(configuration, kernel, args, words)
         if words is None:
             _routes.device_of(dispatcher, args)
+        if kernel is not None and words is not None:
+            _check_values(configuration, kernel, args, words)
+        elif kernel is not None:
+            _fallback.given(dispatcher, kernel, args)
     except (TypeError, ValueError, BufferError, OverflowError) as error:
         return str(error)
     if limits is None:

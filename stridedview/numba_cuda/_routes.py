@@ -96,7 +96,7 @@ def route_of(value, *, reading=True):
     if _types.is_record(inner):
         return _RECORD
     if kind == "tuple":
-        items = tuple.__iter__(inner)  # a subclass may iterate over others
+        items = tuple.__iter__(inner)
         routes = [route_of(item, reading=reading) for item in items]
         slow = [route for route in routes if route.why_slow]
         return slow[0] if slow else Route("tuple", "each item by its own route")
@@ -150,7 +150,9 @@ def check_argument(dispatcher, index, value):
     if not route.why_slow:
         return
     if route is _OTHER and not dispatcher.extensions:
-        _types.passable_type_of(value)  # not slow but impossible, mostly
+        problem = _checks.passing_problem(_types.type_of(value), value)
+        if problem:
+            raise TypeError(problem)
     text = f"it takes a slow route, {route.name}: {route.why_slow}; {route.faster}"
     if _policy == "error":
         raise TypeError(text)

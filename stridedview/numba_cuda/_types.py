@@ -148,33 +148,6 @@ def stand_in_of_words(value, words):
     return Typed(types.uint64) if _signature.is_uint64(word) else value
 
 
-def passable_type_of(value):
-    """Return Numba's type of a launch argument that it can pass to a kernel.
-
-    Raises
-    ------
-    TypeError
-        If it can pass none of this type.
-    """
-    numba_type = type_of(value)
-    check_passable(numba_type)
-    return numba_type
-
-
-def check_passable(numba_type):
-    """Refuse a type that Numba compiles for but cannot pass.
-
-    Raises
-    ------
-    TypeError
-        Naming the type.
-    """
-    if not can_be_passed(numba_type):
-        raise TypeError(
-            f"a kernel cannot take {describe(numba_type)}; pass an array or a number"
-        )
-
-
 def type_of(value):
     """Return Numba's type of a launch argument, ours for arrays.
 
