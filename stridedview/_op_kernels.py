@@ -10,7 +10,7 @@ transform or lazy bit is in play.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stridedview._op_results import Check
@@ -74,10 +74,24 @@ def implementation(work: Function, schema: Schema) -> Function:
         if len(args) != count or lists:
             args = _completed(schema, args, lists)
         if written is not None:
-            bump(written(args, kwargs))
+            try:
+                bump(written(args, kwargs))
+            except RuntimeError:
+                _check_written(schema, written(args, kwargs))
+                raise
         return work(*args, **kwargs)
 
     return run
+
+
+def _check_written(schema: Schema, changed: Iterable[Any]) -> None:
+    """Refuse what torch takes for a tensor and gives on: None."""
+    for one in changed:
+        if not isinstance(one, schema.torch.Tensor):
+            raise TypeError(
+                f"operator {schema.name!r} writes to {', '.join(schema.mutated)}: a tensor "
+                f"is wanted, got {type(one).__name__}"
+            )
 
 
 def _completed(
@@ -124,7 +138,9 @@ def autograd(
         if is_mutating:
             # These may be wrappers whose inner tensors are mutated, when a graph is traced;
             # what autograd saved is the wrapper.
-            bump(written(args, kwargs))
+            changed = written(args, kwargs)
+            _check_written(schema, changed)
+            bump(changed)
         return overload.redispatch(keys & below, *args, **kwargs)
 
     return at_autograd

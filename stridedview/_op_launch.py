@@ -7,6 +7,7 @@ launches are those of a user: ``kernel[grid, block](...)``, on torch's current s
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,6 +70,13 @@ class Kernel:
                     "grid=, block=, forall= and shared=, not both"
                 )
             return self._configured()
+        if not isinstance(shared, int) or shared < 0:
+            raise TypeError(f"{self.what}: shared= takes a number of bytes, got {shared!r}")
+        if not (grid is None or callable(grid) or _is_size(grid)):
+            raise TypeError(
+                f"{self.what}: grid= takes a number of blocks, a tuple of up to three, or "
+                f"a callable that gives one of the kernel's arguments; got {grid!r}"
+            )
         if (grid is None) == (forall is None):
             raise TypeError(
                 f"{self.what}: give either grid=, with block=, or forall='x', the tensor "
@@ -114,11 +122,16 @@ class Kernel:
         return launch
 
     def _on(self, grid: Callable[..., Any], block: Any, shared: int) -> Launch:
-        kernel = self.kernel
+        kernel, what = self.kernel, self.what
 
         def launch(*args: Any) -> None:
             require_enabled()
             blocks = grid(*args)
+            if not _is_size(blocks):
+                raise TypeError(
+                    f"{what}: grid= gave {blocks!r}, which is no number of blocks and no "
+                    "tuple of up to three"
+                )
             # Of no elements there is nothing to do; a grid of 0 blocks is an error.
             if blocks != 0 and not (isinstance(blocks, (tuple, list)) and 0 in blocks):
                 kernel[blocks, block, 0, shared](*args)
@@ -137,6 +150,14 @@ class Kernel:
         if not isinstance(block, int) or block < 1:
             raise TypeError(f"{self.what}: with forall=, block must be a positive integer")
         return self._on(lambda *args: -(-count(*args) // block), block, shared)
+
+
+def _is_size(blocks: Any) -> bool:
+    if isinstance(blocks, (tuple, list)):
+        return 1 <= len(blocks) <= 3 and all(
+            isinstance(n, numbers.Integral) for n in blocks
+        )
+    return isinstance(blocks, numbers.Integral)
 
 
 def _counter(forall: Any, names: Sequence[str], what: str) -> Callable[..., int]:

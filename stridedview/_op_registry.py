@@ -7,13 +7,16 @@ name is used again.
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from stridedview import _op_kernels, _torch_gate
+from stridedview._locks import Lock
 from stridedview._op_schema import Schema
 
 # Every operator defined, by name: what keeps it in torch, and what unpickling finds.
 _defined: dict[str, TorchOp] = {}
+_lock = Lock(threading.RLock)
 # Where a definition is tried that is to take another's place.
 TRIAL = "stridedview_trial::operator"
 
@@ -99,6 +102,10 @@ def _autocast_pair(schema: Schema, autocast: Any) -> tuple[str, Any]:
             f"operator {schema.name!r}: autocast= takes a torch.dtype or (device type, "
             f"torch.dtype), got {autocast!r}"
         )
+    if not pair[1].is_floating_point:
+        raise ValueError(
+            f"operator {schema.name!r}: autocast= is for floating dtypes, not {pair[1]}"
+        )
     if pair[0] not in ("cuda", "cpu"):
         raise ValueError(
             f"operator {schema.name!r}: autocast= is for 'cuda' or 'cpu', not {pair[0]!r}"
@@ -113,18 +120,19 @@ def register(
 
     One of ours that has the name makes room only when the new one is known to go.
     """
-    before = _defined.get(schema.name)
     options = (schema, run, fake, backward, setup_context, autocast)
-    if before is None:
-        _check_free(schema.torch, schema.name)
-    else:
-        _define(TRIAL, *options)[0]._destroy()
-        _defined.pop(schema.name)
-        before._library._destroy()
-        before.overload = functools.partial(_replaced, schema.name)
-    library, overload, functions = _define(schema.name, *options)
-    _torch_gate.hide_from_dynamo(*functions)
-    op = _defined[schema.name] = TorchOp(schema, overload, library)
+    with _lock:
+        before = _defined.get(schema.name)
+        if before is None:
+            _check_free(schema.torch, schema.name)
+        else:
+            _define(TRIAL, *options)[0]._destroy()
+            _defined.pop(schema.name)
+            before._library._destroy()
+            before.overload = functools.partial(_replaced, schema.name)
+        library, overload, functions = _define(schema.name, *options)
+        _torch_gate.hide_from_dynamo(*functions)
+        op = _defined[schema.name] = TorchOp(schema, overload, library)
     return op
 
 

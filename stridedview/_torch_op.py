@@ -149,6 +149,11 @@ def torch_op(
     _op_schema.check_name(name)
     torch = importlib.import_module("torch")
     _torch_gate.check_version(torch)
+    _check_kinds(
+        name, schema=(schema, str), mutates=(mutates, (str, Iterable)),
+        outputs=(outputs, Mapping), fake=(fake, Callable),
+        backward=(backward, Callable), setup_context=(setup_context, Callable),
+    )  # fmt: skip
     mutates = (mutates,) if isinstance(mutates, str) else tuple(mutates)
     outputs = dict(outputs or {})
     target = _Target(kernel, name, grid, block, forall, shared, fake)
@@ -162,6 +167,25 @@ def torch_op(
     op.kernel = target.made_of
     op.__doc__ = target.function.__doc__
     return op
+
+
+_WANTED = {
+    "schema": "a text as '(Tensor x) -> Tensor'",
+    "mutates": "a parameter's name or several",
+    "outputs": "a dict of parameters to what makes them",
+    "fake": "a function",
+    "backward": "a function",
+    "setup_context": "a function",
+}
+
+
+def _check_kinds(name: str, **options: tuple[Any, Any]) -> None:
+    """Refuse an option that is of another kind than it takes; None is every one's."""
+    for what, (given, kinds) in options.items():
+        if given is not None and not isinstance(given, kinds):
+            raise TypeError(
+                f"operator {name!r}: {what}= takes {_WANTED[what]}, got {given!r}"
+            )
 
 
 class _Target:

@@ -1,5 +1,7 @@
 """What an operator can be defined of, the schema that it gets, and what is refused."""
 
+import functools
+import threading
 import typing
 
 import pytest
@@ -361,6 +363,26 @@ REFUSED = {
     "autocast elsewhere": (
         plain_function, {"fake": torch.empty_like, "autocast": ("mps", torch.float16)},
         ValueError, "'cuda' or 'cpu', not 'mps'"),
+    "autocast to integers": (
+        plain_function, {"fake": torch.empty_like, "autocast": torch.int32}, ValueError,
+        "floating dtypes, not torch.int32"),
+    "grid as text": (
+        bare, {"grid": "5", "block": 1}, TypeError, "grid= takes a number .* got '5'"),
+    "grid of four": (
+        bare, {"grid": (1, 1, 1, 1), "block": 1}, TypeError, "tuple of up to three"),
+    "shared below zero": (
+        bare, {"grid": 1, "block": 1, "shared": -1}, TypeError, "bytes, got -1"),
+    "mutates what is no name": (
+        scale, {"grid": 1, "block": 1, "mutates": 5}, TypeError, "mutates= takes .* got 5"),
+    "outputs as text": (
+        add, {"grid": 1, "block": 1, "outputs": "out"}, TypeError,
+        "outputs= takes a dict .* got 'out'"),
+    "schema as a number": (
+        bare, {"grid": 1, "block": 1, "schema": 5}, TypeError, "schema= takes a text"),
+    "fake as a number": (plain_function, {"fake": 5}, TypeError, "fake= takes a function"),
+    "backward as a number": (
+        plain_function, {"fake": torch.empty_like, "backward": 5}, TypeError,
+        "backward= takes a function"),
     "autocast with keywords": (
         lambda x, n: x, {"schema": "(Tensor x, *, int n) -> Tensor",
                          "fake": torch.empty_like, "autocast": torch.float16},
@@ -381,6 +403,37 @@ def test_definition_when_it_cannot_be_then_it_is_refused(
     assert not hasattr(getattr(torch.ops, namespace), short)
     assert not caplog.records
     assert not capfd.readouterr().err
+
+
+def test_definition_when_threads_define_one_name_at_once_then_the_last_stays(name):
+    errors, made = [], []
+
+    def define():
+        try:
+            for _ in range(5):
+                op = sv.torch_op(plain_function, name=name, fake=torch.empty_like)
+                made.append(op)
+        except (RuntimeError, ValueError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=define) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    alive = [op for op in made if not isinstance(op.overload, functools.partial)]
+    assert len(alive) == 1
+    assert alive[0](torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_operator_when_given_none_for_a_tensor_that_it_writes_to_then_says_so(name):
+    @sv.torch_op(name=name, mutates="x")
+    def write(x: torch.Tensor, n: int) -> None:
+        x += n
+
+    with pytest.raises(TypeError, match="writes to x: a tensor is wanted, got NoneType"):
+        write(None, 1)
 
 
 def test_definition_when_it_fails_halfway_then_the_name_is_free(name, monkeypatch):
