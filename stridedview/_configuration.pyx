@@ -63,6 +63,24 @@ cdef int set_launch_entry(void* entry) except -1:
     return 0
 
 
+@cython.final
+cdef class LaunchArguments:
+    """Have Numba see other arguments of this thread's launch within a ``with``.
+
+    In C for the reason that ``_driver`` gives.
+    """
+    cdef object args
+
+    def __init__(self, args):
+        self.args = args
+
+    def __enter__(self):
+        self.args = _swap_args(self.args)
+
+    def __exit__(self, *_):
+        self.args = _swap_args(self.args)
+
+
 cdef object _states = weakref.WeakSet()
 
 

@@ -109,7 +109,9 @@ def test_value_when_it_does_not_fit_its_formal_then_it_is_refused(enabled, case,
 def test_value_when_it_does_not_fit_then_explain_says_so(enabled):
     kernel = cuda.jit("void(int8, float32[::1])")(take_two)
     found = str(stridedview.explain(kernel[1, 1], 300, np.zeros(4, np.float32)))
-    assert "REFUSED: argument 1 'a': 300 does not fit the kernel's formal type int8" in found
+    assert (
+        "REFUSED: argument 1 'a': 300 does not fit the kernel's formal type int8" in found
+    )
     assert "REFUSED" not in str(stridedview.explain(kernel[1, 1], 3, cuda.In(vector())))
 
 
