@@ -405,7 +405,11 @@ cpdef object configured(object dispatcher, tuple args):
     table, kept = state.configurations, CONFIGURATIONS_KEPT
     if len(args) > 2 and args[2] is not None and not isinstance(args[2], int):
         table, kept = state.on_streams, ON_STREAMS_KEPT
-    configuration = table.get(key)
+    try:
+        configuration = table.get(key)
+    except TypeError:
+        # No hash. It is refused by name, unless it is a stream: that is kept by nobody.
+        return _configure_hook(dispatcher, args)
     if configuration is None:
         configuration = _configure_hook(dispatcher, args)
         if len(table) >= kept:
