@@ -63,6 +63,24 @@ cdef int set_launch_entry(void* entry) except -1:
     return 0
 
 
+@cython.final
+cdef class LaunchArguments:
+    """Have Numba see other arguments of this thread's launch within a ``with``.
+
+    In C for the reason that ``_driver`` gives.
+    """
+    cdef object args
+
+    def __init__(self, args):
+        self.args = args
+
+    def __enter__(self):
+        self.args = _swap_args(self.args)
+
+    def __exit__(self, *_):
+        self.args = _swap_args(self.args)
+
+
 cdef object _states = weakref.WeakSet()
 
 
@@ -388,7 +406,11 @@ cpdef object configured(object dispatcher, tuple args):
     table, kept = state.configurations, CONFIGURATIONS_KEPT
     if len(args) > 2 and args[2] is not None and not isinstance(args[2], int):
         table, kept = state.on_streams, ON_STREAMS_KEPT
-    configuration = table.get(key)
+    try:
+        configuration = table.get(key)
+    except TypeError:
+        # No hash. It is refused by name, unless it is a stream: that is kept by nobody.
+        return _configure_hook(dispatcher, args)
     if configuration is None:
         configuration = _configure_hook(dispatcher, args)
         if len(table) >= kept:

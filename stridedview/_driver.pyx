@@ -6,6 +6,7 @@ their legacy-stream form: what stream 0 means is decided by us (see ``_stream``)
 by a compile-time default. Finding them initialises nothing and makes no context.
 """
 
+cimport cython
 from libc.stdint cimport uintptr_t
 
 import os
@@ -307,3 +308,66 @@ def pop_context():
     cdef void* popped = NULL
     require_driver()
     check(driver.cuCtxPopCurrent(&popped), "cuCtxPopCurrent")
+
+
+# -- what a thread has for a while --------------------------------------------------------
+
+# Signals are handled between bytecodes. A `with` of a type in C is entered and left within
+# one each, so that an interrupt finds what it changed changed or put back, never half done.
+
+@cython.final
+cdef class CaptureMode:
+    """Have another stream-capture mode in this thread within a ``with``.
+
+    Parameters
+    ----------
+    mode : int
+        As for :func:`exchange_capture_mode`.
+    """
+    cdef int mode
+
+    def __init__(self, int mode):
+        self.mode = mode
+
+    def __enter__(self):
+        self.mode = exchange_capture_mode(self.mode)
+
+    def __exit__(self, *_):
+        self.mode = exchange_capture_mode(self.mode)
+
+
+@cython.final
+cdef class CurrentContext:
+    """Have another current context in this thread within a ``with``.
+
+    Parameters
+    ----------
+    context : int
+        Its handle; 0 leaves the context as it is.
+    prepare : callable
+        Called once it is current.
+    stays : bool
+        Whether it is left current.
+    """
+    cdef uintptr_t context
+    cdef object prepare
+    cdef bint stays
+
+    def __init__(self, uintptr_t context, prepare, bint stays):
+        self.context = context
+        self.prepare = prepare
+        self.stays = stays
+
+    def __enter__(self):
+        if not self.context:
+            return
+        push_context(self.context)
+        try:
+            self.prepare()
+        except BaseException:
+            pop_context()
+            raise
+
+    def __exit__(self, *_):
+        if self.context and not self.stays:
+            pop_context()

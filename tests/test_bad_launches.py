@@ -301,6 +301,41 @@ def test_dimensions_when_they_fit_no_unsigned_int_then_it_is_a_value_error(enabl
         fresh()[grid]
 
 
+UNHASHABLE = {
+    "array as the grid": ((np.array([1, 2]), 1), "griddim must be an integer or a tuple"),
+    "array as the block": ((1, np.array([32])), r"blockdim .* got array\(\[32\]\)"),
+    "set as the grid": (({1}, 1), "griddim must be an integer or a tuple"),
+    "dict as the stream": ((1, 1, {}), "expected a stream, got builtins.dict"),
+    "list as shared memory": ((1, 1, 0, []), "sharedmem must be an integer"),
+    "shared memory as the stream": ((1, 1, 1024), "shared memory come fourth"),
+}
+
+
+@pytest.mark.parametrize("case", UNHASHABLE)
+def test_configuration_when_it_is_none_then_it_says_what_is_taken(enabled, case):
+    key, message = UNHASHABLE[case]
+    for _ in range(2):
+        with caught((TypeError, ValueError), message):
+            fresh()[key](1, 2, 3)
+
+
+def test_configuration_when_a_stream_has_no_hash_then_it_is_taken(enabled):
+    class Stream:
+        __hash__ = None
+
+        def __init__(self, handle):
+            self.handle = handle
+
+        def __cuda_stream__(self):
+            return 0, self.handle
+
+    side = cuda.stream()
+    kernel = fresh()
+    for _ in range(2):
+        kernel[1, 1, Stream(int(side.handle))](1, 2, 3)
+        assert enabled.launches()[-1].stream == int(side.handle)
+
+
 # ---- bytes of parameters ----
 
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import random
 import signal
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -225,3 +227,34 @@ def signals():
         over.set()
         thread.join()
         signal.signal(signal.SIGINT, before)
+
+
+def test_launch_through_numba_when_interrupted_anywhere_then_the_thread_is_as_before(
+    enabled,
+):
+    kernel, host = fresh(), np.zeros(6, np.float32)
+    configuration = kernel[1, 1]
+    chance = random.Random(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        configuration(host)
+        start = time.perf_counter()
+        configuration(host)
+        duration = time.perf_counter() - start
+        before = rests_as(configuration)
+        enabled.recording(False)
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for _ in range(1500):
+                # What Numba's own C code makes of an interrupt is not ours.
+                with contextlib.suppress(KeyboardInterrupt, KeyError, SystemError):
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, duration))
+                    configuration(host)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert rests_as(configuration) == before
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+            enabled.recording(True)

@@ -6,7 +6,6 @@ compiled kernel's module went with its context, and the error of a failed launch
 
 from __future__ import annotations
 
-import contextlib
 import math
 import weakref
 
@@ -31,9 +30,8 @@ MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
-@contextlib.contextmanager
 def on_device(device):
-    """Make a device's primary context current, and put the previous one back.
+    """Return a context that makes a device's primary context current, and puts it back.
 
     Parameters
     ----------
@@ -42,16 +40,12 @@ def on_device(device):
     """
     if device < 0 or device == _driver.current_device():
         devices.get_context()
-        yield
-        return
+        return _driver.CurrentContext(0, None, True)
     had_context = _driver.current_context() != 0
     primary = device_of(device).get_primary_context()
-    primary.push()
-    try:
-        yield
-    finally:
-        if had_context:
-            _driver.pop_context()
+    return _driver.CurrentContext(
+        int(primary.handle), primary.prepare_for_use, not had_context
+    )
 
 
 def device_of(number):

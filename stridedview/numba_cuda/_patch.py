@@ -61,6 +61,13 @@ def make_configuration(dispatcher, args):
     """Make a configuration; Numba's own is made beside it for its checks and warnings."""
     griddim, blockdim, *rest = args
     stream, sharedmem = (*rest, 0, 0)[:2] if len(rest) < 2 else rest
+    for name, sizes in (("griddim", griddim), ("blockdim", blockdim)):
+        if type(sizes).__hash__ is None and not isinstance(sizes, list):
+            # An array, most likely, which Numba would compare.
+            raise TypeError(
+                f"{name} must be an integer or a tuple of up to three, got {sizes!r}; pass "
+                "tuple(map(int, x))"
+            )
     griddim, blockdim = normalize_kernel_dimensions(griddim, blockdim)
     NumbaConfiguration(dispatcher, griddim, blockdim, 0, sharedmem)
     return _configuration.LaunchConfiguration(

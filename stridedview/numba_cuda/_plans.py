@@ -7,7 +7,6 @@ debug kernels, callbacks, extensions) goes on to ``_fallback``.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 import weakref
 
@@ -51,15 +50,10 @@ def set_strict(value):
         _loose.clear()
 
 
-@contextlib.contextmanager
 def relaxed_capture():
-    """Let this thread load modules and allocate while any thread captures a graph."""
+    """Return a context in which this thread loads and allocates while any captures."""
     numba_driver.driver.ensure_initialized()
-    before = _driver.exchange_capture_mode(RELAXED)
-    try:
-        yield
-    finally:
-        _driver.exchange_capture_mode(before)
+    return _driver.CaptureMode(RELAXED)
 
 
 def miss(configuration, args, words, device):
@@ -80,7 +74,8 @@ def miss(configuration, args, words, device):
         with relaxed_capture():
             taken = _taken(configuration.dispatcher, args)
             device = _routes.device_of(configuration.dispatcher, taken)
-    with _launching(args, device):
+    arguments = _configuration.LaunchArguments(args)
+    with relaxed_capture(), _contexts.on_device(device), arguments:
         kernel, plan, obstacle = _resolve_and_plan(configuration, taken, words, device)
         if plan is None:
             _stats.note_fallback(obstacle)
@@ -122,7 +117,8 @@ def plan(configuration, args, words, device):
         If no plan can take the launch, with the reason.
     """
     name = configuration.dispatcher.py_func.__name__
-    with _launching(args, device):
+    arguments = _configuration.LaunchArguments(args)
+    with relaxed_capture(), _contexts.on_device(device), arguments:
         obstacle = _routes.obstacle(None, configuration, args, words)
         if obstacle:
             _check(configuration.dispatcher, args, words)
@@ -135,16 +131,6 @@ def plan(configuration, args, words, device):
             "Numba's own code, call it as it is"
         )
     return found
-
-
-@contextlib.contextmanager
-def _launching(args, device):
-    with relaxed_capture(), _contexts.on_device(device):
-        previous = _dispatcher.swap_current_launch_args(args)
-        try:
-            yield
-        finally:
-            _dispatcher.swap_current_launch_args(previous)
 
 
 def _resolve_and_plan(configuration, args, words, device):
