@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import final
 
 class DriverError(RuntimeError):
     code: int
@@ -21,11 +22,13 @@ def current_device() -> int: ...
 def push_context(context: int) -> None: ...
 def pop_context() -> None: ...
 
+@final
 class CaptureMode:
     def __init__(self, mode: int) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
 
+@final
 class CurrentContext:
     def __init__(
         self, context: int, prepare: Callable[[], object], stays: bool
