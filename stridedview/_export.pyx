@@ -163,7 +163,9 @@ cdef object _UNSAID = object()      # a keyword that the caller left out
 cdef bint _is_asked_by_torch(object stream, object max_version, object copy) except -1:
     # No consumer says who it is. torch (2.9 to 2.13) alone asks for (1, 0) and leaves copy
     # out unless its caller gave it, which NumPy never does; -1 is cuda.core.
-    return copy is _UNSAID and stream != -1 and max_version == (1, 0)
+    return (
+        copy is _UNSAID and stream != -1 and type(max_version) is tuple
+        and max_version == (1, 0))
 
 
 cdef int _refuse_reversed(StridedView view) except -1:
@@ -176,7 +178,8 @@ cdef int _refuse_reversed(StridedView view) except -1:
         if stride < 0 and extent > 1:
             raise BufferError(
                 f"axis {axis} of this view is reversed (strides {view.strides} in bytes), "
-                "and torch has no negative strides; pass view.copy()")
+                "and torch has no negative strides; pass view.copy(). A consumer of DLPack "
+                "that has them asks with copy=None")
     return 0
 
 

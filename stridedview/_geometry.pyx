@@ -38,6 +38,8 @@ cdef int parse_extents(object sequence, str what, int64_t* out) except -1:
             PyIndex_Check(sequence) and getattr(sequence, "ndim", 0) == 0):
         out[0] = _as_int64(sequence, what)
         return 1
+    if isinstance(sequence, (str, bytes, bytearray, set, frozenset, dict)):
+        raise TypeError(f"{what} must be integers in order, got {sequence!r}")
     for item in sequence:
         if count == MAX_NDIM:
             raise ValueError(f"{what}: at most {MAX_NDIM} dimensions are supported")

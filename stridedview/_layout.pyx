@@ -608,7 +608,7 @@ cdef class Layout(Interned):
         ValueError
             If the last axis is not contiguous or its bytes do not divide.
         """
-        return reinterpret_layout(self, itemsize), 0
+        return reinterpret_layout(self, operator.index(itemsize)), 0
 
     def __hash__(self):
         return <Py_hash_t>(self.hash >> 1)
@@ -634,7 +634,7 @@ def _restore(shape, strides, itemsize):
 def _construct(shape, strides=None, *, itemsize=None):
     if itemsize is None:
         raise TypeError("Layout() needs itemsize=, the bytes of one item")
-    return _from_sequences(shape, strides, itemsize)
+    return _from_sequences(shape, strides, operator.index(itemsize))
 
 
 cdef object _new_layout(PyObject* cls, PyObject* args, PyObject* keywords):

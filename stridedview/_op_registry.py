@@ -121,6 +121,8 @@ def register(
     One of ours that has the name makes room only when the new one is known to go.
     """
     options = (schema, run, fake, backward, setup_context, autocast)
+    if schema.name == TRIAL:
+        raise ValueError(f"operator name {TRIAL!r} is taken; choose another")
     with _lock:
         before = _defined.get(schema.name)
         if before is None:

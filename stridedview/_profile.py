@@ -10,12 +10,12 @@ import contextlib
 import importlib
 import json
 import os
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from stridedview import _launch, _simulator
+from stridedview._locks import Lock
 
 
 class _Kernel:
@@ -39,7 +39,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._kernels: dict[Any, _Kernel] = {}  # by Python function
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def _note(self, configuration: Any, args: tuple[Any, ...], nanoseconds: int) -> None:
         found = [_route(value) for value in args]

@@ -58,6 +58,19 @@ cdef int _store_python(int setter, object value, char* destination) except -1:
     raise TypeError(f"a {type(value).__qualname__} cannot be packed as a scalar")
 
 
+# Whether integers must be of their formal type's signedness.
+cdef bint _is_strict = False
+
+
+def set_strict(bint value):
+    """Set whether a narrow integer of the other signedness is refused; see ``enable``.
+
+    Otherwise it is passed by its bits, as arrays are: 0xffffffff for int32.
+    """
+    global _is_strict
+    _is_strict = value
+
+
 cdef int _does_not_fit(object value, str name) except -1:
     raise OverflowError(f"{value} does not fit the kernel's formal type {name}")
 
@@ -66,7 +79,8 @@ cdef int store_int(int setter, long long value, char* destination) except -1:
     if setter == SET_INT64:
         (<int64_t*>destination)[0] = value
     elif setter == SET_INT32:
-        if value != <int32_t>value:
+        if value != <int32_t>value and (
+                _is_strict or value != <uint32_t>value):
             return _does_not_fit(value, "int32")
         (<int32_t*>destination)[0] = <int32_t>value
     elif setter == SET_FLOAT64:
@@ -86,23 +100,28 @@ cdef int _store_narrow(int setter, long long value, char* destination) except -1
             return _does_not_fit(value, "uint64" if setter == SET_UINT64 else "pointer")
         (<uint64_t*>destination)[0] = <uint64_t>value
     elif setter == SET_UINT32:
-        if value != <uint32_t>value:
+        if value != <uint32_t>value and (
+                _is_strict or value != <int32_t>value):
             return _does_not_fit(value, "uint32")
         (<uint32_t*>destination)[0] = <uint32_t>value
     elif setter == SET_INT16:
-        if value != <int16_t>value:
+        if value != <int16_t>value and (
+                _is_strict or value != <uint16_t>value):
             return _does_not_fit(value, "int16")
         (<int16_t*>destination)[0] = <int16_t>value
     elif setter == SET_UINT16:
-        if value != <uint16_t>value:
+        if value != <uint16_t>value and (
+                _is_strict or value != <int16_t>value):
             return _does_not_fit(value, "uint16")
         (<uint16_t*>destination)[0] = <uint16_t>value
     elif setter == SET_INT8:
-        if value != <int8_t>value:
+        if value != <int8_t>value and (
+                _is_strict or value != <uint8_t>value):
             return _does_not_fit(value, "int8")
         (<int8_t*>destination)[0] = <int8_t>value
     elif setter == SET_UINT8:
-        if value != <uint8_t>value:
+        if value != <uint8_t>value and (
+                _is_strict or value != <int8_t>value):
             return _does_not_fit(value, "uint8")
         (<uint8_t*>destination)[0] = <uint8_t>value
     elif setter == SET_TIME:

@@ -149,9 +149,21 @@ class IpcHandle:
 
         if self._base is not None:
             raise ValueError("IpcHandle is already opened; close() it first")
-        Device(self._device).set_current()
+        if not isinstance(self._handle, bytes) or len(self._handle) != HANDLE_BYTES:
+            raise ValueError(
+                f"this is no IPC handle: the driver's has {HANDLE_BYTES} bytes"
+            )
         handle = driver.CUipcMemHandle()
-        ctypes.memmove(handle.getPtr(), self._handle, len(self._handle))
+        ctypes.memmove(handle.getPtr(), self._handle, HANDLE_BYTES)
+        before = driver.cuCtxGetCurrent()[1]
+        Device(self._device).set_current()
+        try:
+            return self._opened(driver, handle)
+        finally:
+            if before is not None and int(before):
+                driver.cuCtxSetCurrent(before)
+
+    def _opened(self, driver: Any, handle: Any) -> StridedView:
         flag = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
         base = _ask(
             driver.cuIpcOpenMemHandle(handle, flag),

@@ -7,15 +7,15 @@ sum with the two counters that ``_launch`` keeps in C.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from stridedview import _launch
+from stridedview._locks import Lock
 
-_lock = threading.Lock()
+_lock = Lock()
 _counts: Counter[str] = Counter()
 _fallbacks: Counter[str] = Counter()
 _seconds = 0.0

@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any, Literal
 
 from stridedview import _peers
+from stridedview._locks import Lock
 
-_lock = threading.RLock()
+_lock = Lock(threading.RLock)
 # The options that are words; the others are True or False.
 _WORDS = {"stream": ("producer", "numba"), "slow": ("allow", "warn", "error")}
 _options: dict[str, Any] | None = None  # in force, None while disabled

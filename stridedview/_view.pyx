@@ -291,10 +291,12 @@ cdef class StridedView:
         Raises
         ------
         ValueError
-            If the view has another number of dimensions.
+            If the view has another number of dimensions, or ``section`` is below 1.
         """
         if self.layout.ndim != 1:
             raise ValueError(f"only a view of one dimension splits; this has {self.ndim}")
+        if section < 1:
+            raise ValueError(f"a part has at least one item, got section={section!r}")
         return (
             _bound(self[begin:begin + section], stream)
             for begin in range(0, self.layout.size, section))

@@ -8,6 +8,7 @@ import enum
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, types, void
+from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.np import numpy_support
 
 import stridedview
@@ -388,10 +389,10 @@ def test_int_when_it_fits_only_uint64_then_it_is_passed_as_that(enabled):
 
 
 BEYOND = {
-    "int8": ((128, 1, True), "argument 1 'a': 128.*int8"),
+    "int8": ((256, 1, True), "argument 1 'a': 256.*int8"),
     "negative int8": ((-129, 1, True), "argument 1 'a': -129.*int8"),
     "uint32": ((1, 2**32, True), "argument 2 'b': 4294967296.*uint32"),
-    "negative uint32": ((1, -1, True), "argument 2 'b': -1.*uint32"),
+    "negative uint32": ((1, -(2**31) - 1, True), "argument 2 'b': -2147483649.*uint32"),
     "NumPy's int64": ((np.int64(300), 1, True), "argument 1 'a': 300.*int8"),
     "uint64": ((1, 2**63, True), "argument 2 'b'.*uint32"),
 }
@@ -407,6 +408,23 @@ def test_int_when_beyond_a_narrow_formal_then_it_is_refused(enabled, case, warm)
         with caught(OverflowError, match):
             narrow[1, 1](*args)
     assert recorded(narrow, (-1, 2, False)).words == (255, 2, 0)
+
+
+def test_int_when_of_the_other_signedness_then_its_bits_are_passed_unless_strict(enabled):
+    host = np.zeros(2, np.float32)
+    beside_host = cuda.jit("void(int32, float32[::1])")(lambda n, a: None)
+    for _ in range(2):
+        assert recorded(narrow, (200, -1, True)).words == (200, 0xFFFFFFFF, 1)
+        with pytest.warns(NumbaPerformanceWarning):
+            assert recorded(beside_host, (0xFFFFFFFF, host)).words[0] == 0xFFFFFFFF
+    with stridedview.enabled(strict=True):
+        with caught(OverflowError, "argument 1 'a': 200.*int8"):
+            narrow[1, 1](200, 1, True)
+        with caught(OverflowError, "argument 2 'b': -1.*uint32"):
+            narrow[1, 1](1, -1, True)
+        with caught(OverflowError, "argument 1 'n': 4294967295.*int32"):
+            beside_host[1, 1](0xFFFFFFFF, host)
+    assert recorded(narrow, (200, -1, True)).words == (200, 0xFFFFFFFF, 1)
 
 
 @pytest.mark.parametrize(

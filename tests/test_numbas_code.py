@@ -78,7 +78,7 @@ Level = enum.Enum("Level", {"high": 300, "low": 3})
 
 UNFIT = {
     "int into int8": ("int8", 300, OverflowError, "300 does not fit.*int8"),
-    "negative int into uint8": ("uint8", -1, OverflowError, "-1 does not fit.*uint8"),
+    "negative int into uint8": ("uint8", -129, OverflowError, "-129 does not fit.*uint8"),
     "NumPy int into int8": ("int8", np.int64(-129), OverflowError, "-129 does not fit"),
     "enum into int8": ("int8", Level.high, OverflowError, "300 does not fit"),
     "uint64 into int64": ("int64", 2**63, OverflowError, "does not fit.*int64"),

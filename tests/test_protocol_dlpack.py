@@ -50,7 +50,7 @@ class Exporter:
             0,
         )
         version, flags = claims.get("version", (1, 0)), claims.get("flags", 0)
-        self.versioned = _Managed(*version, None, self._deleter, flags, tensor)
+        self.versioned = _Managed(*version, 0, self._deleter, flags, tensor)
         self.legacy = _Legacy(tensor, None, self._deleter)
         if claims.get("no_deleter"):
             self.versioned.deleter = self.legacy.deleter = _DELETER()

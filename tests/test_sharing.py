@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stridedview as sv
+from stridedview._sharing import IpcHandle
 from stridedview._view import view_of_pointer
 from tests import standin
 from tests.copy_kernels import act_out
@@ -147,6 +148,13 @@ def test_ipc_handle_opens_and_closes_and_keeps_the_readonly_flag(block, readonly
     handle.close()  # nothing more to do
     assert handle.open().owner is handle
     handle.close()
+
+
+@pytest.mark.parametrize("forged", [b"", b"x" * 63, b"x" * 10_000, "x" * 64])
+def test_ipc_handle_when_its_bytes_are_forged_then_nothing_is_opened(forged):
+    handle = IpcHandle(forged, 0, sv.Layout((3,), itemsize=4), "f4", 0)
+    with pytest.raises(ValueError, match="no IPC handle: the driver's has 64 bytes"):
+        handle.open()
 
 
 def test_ipc_handle_in_the_process_that_made_it_is_refused_by_the_driver(block):

@@ -880,3 +880,22 @@ def test_numba_type_comes_from_the_installed_typer():
 
 def test_view_when_copied_shallowly_then_same_memory():
     assert copy.copy(device()).ptr == INVENTED
+
+
+def test_parts_when_below_one_item_then_refused():
+    for section in (0, -1):
+        with pytest.raises(ValueError, match="at least one item"):
+            device((6,)).split(section)
+
+
+@pytest.mark.parametrize("shape", [b"ab", "ab", {2, 3}, {2: 3}], ids=repr)
+def test_shape_when_it_is_no_sequence_of_integers_then_it_is_refused(shape):
+    with pytest.raises(TypeError, match="integers in order"):
+        Layout(shape, itemsize=4)
+
+
+def test_itemsize_when_it_is_no_integer_then_it_is_refused():
+    with pytest.raises(TypeError, match="float"):
+        Layout((3,), itemsize=1.5)
+    with pytest.raises(TypeError, match="float"):
+        Layout((3,), itemsize=4).view(1.5)

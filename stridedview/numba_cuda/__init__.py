@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 
 from stridedview import _autograd, _configuration, _launch, _view
+from stridedview._locks import Lock
 from stridedview.numba_cuda import _patch, _plans, _routes, _types
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_lock = threading.RLock()
+_lock = Lock(threading.RLock)
 _is_enabled = False
 
 _view.set_numba_typer(_types.view_type)

@@ -21,6 +21,7 @@ from stridedview import (
     _launch,
     _plan,
     _prepared,
+    _scalars,
     _stats,
     _stream,
 )
@@ -44,6 +45,7 @@ def set_strict(value):
     """Set whether signedness must match a signature's; see ``enable``."""
     global _strict
     _strict = value
+    _scalars.set_strict(value)
     if value:
         for dispatcher in list(_loose):
             _configuration.dispatcher_state(dispatcher).invalidate()
