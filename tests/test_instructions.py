@@ -12,7 +12,8 @@ GOALS = {
     ("stridedview torch", 1): 1_900,
     ("stridedview torch", 3): 2_600,
     ("stridedview torch", 26): 10_500,
-    ("stridedview DeviceNDArray", 3): 11_500,
+    # Read through Python attributes, whose cache depends on where types lie in memory.
+    ("stridedview DeviceNDArray", 3): 16_000,
 }
 
 
