@@ -29,7 +29,7 @@ import copy
 
 import numpy as np
 
-from stridedview._locks import Lock
+from stridedview import _locks
 
 cdef str VIEW_AS_FLOAT = "pass x.view(torch.float16) with a last axis of pairs"
 cdef str VIEW_AS_BYTES = "pass x.view(torch.uint8)"
@@ -79,7 +79,7 @@ cdef dict _by_name = {}
 cdef dict _by_numpy = {}            # those of fixed entries
 cdef dict _registered = {}          # what tells a dtype from those equal to it -> entry
 cdef dict _seen = {}                # address of a dtype -> (that, its names, entry)
-cdef object _lock = Lock()
+cdef object _lock = _locks.lock()
 
 cdef enum:
     SEEN_KEPT = 512

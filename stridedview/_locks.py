@@ -1,6 +1,8 @@
 """Locks that a forked child finds open.
 
 A thread that held one in the parent is not there in the child, which would wait for ever.
+They are Python's own, not wrapped: what is entered and left by C cannot be interrupted
+between taking the lock and the block that it is for.
 """
 
 from __future__ import annotations
@@ -8,41 +10,29 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-
-class Lock:
-    """A lock for ``with``, made anew in a forked child.
-
-    Parameters
-    ----------
-    make : callable
-        ``threading.Lock`` or ``threading.RLock``.
-    """
-
-    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
-        self._make = make
-        self._lock = make()
-        _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Be open, whoever held it."""
-        self._lock = self._make()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+def lock() -> Any:
+    """Return a ``threading.Lock`` that a forked child finds open."""
+    return _renewed(threading.Lock())
+
+
+def rlock() -> Any:
+    """Return a ``threading.RLock`` that a forked child finds open."""
+    return _renewed(threading.RLock())
+
+
+def _renewed(made: Any) -> Any:
+    _locks.add(made)
+    return made
 
 
 def _renew_all() -> None:
-    for lock in list(_locks):
-        lock.renew()
+    for each in list(_locks):
+        each._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,16 +7,14 @@ name is used again.
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
-from stridedview import _op_kernels, _torch_gate
-from stridedview._locks import Lock
+from stridedview import _locks, _op_kernels, _torch_gate
 from stridedview._op_schema import Schema
 
 # Every operator defined, by name: what keeps it in torch, and what unpickling finds.
 _defined: dict[str, TorchOp] = {}
-_lock = Lock(threading.RLock)
+_lock = _locks.rlock()
 # Where a definition is tried that is to take another's place.
 TRIAL = "stridedview_trial::operator"
 

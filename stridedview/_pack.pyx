@@ -37,7 +37,7 @@ import enum
 
 import numpy as np
 
-from stridedview._locks import Lock
+from stridedview import _locks
 
 cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
@@ -55,7 +55,7 @@ cdef enum:
 
 cdef dict _kinds = {}           # type -> kind, for the types that are not asked by pointer
 cdef dict _type_ids = {}        # named tuple or enum class -> id in a word
-cdef object _lock = Lock()
+cdef object _lock = _locks.lock()
 
 
 cdef int kind_of(PyTypeObject* type_, PyObject* sample) except -1:

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from stridedview import _launch, _simulator
-from stridedview._locks import Lock
+from stridedview import _launch, _locks, _simulator
 
 
 class _Kernel:
@@ -39,7 +38,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._kernels: dict[Any, _Kernel] = {}  # by Python function
-        self._lock = Lock()
+        self._lock = _locks.lock()
 
     def _note(self, configuration: Any, args: tuple[Any, ...], nanoseconds: int) -> None:
         found = [_route(value) for value in args]

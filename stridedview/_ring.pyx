@@ -30,7 +30,7 @@ from stridedview._driver cimport (
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from stridedview._locks import Lock
+from stridedview import _locks
 
 cdef enum:
     CU_MEMHOSTALLOC_PORTABLE = 1
@@ -79,7 +79,7 @@ cdef struct Job:
 # reset are gone with it, and what is left here of them is small.
 cdef dict _rings = {}
 cdef object _pool = None
-cdef object _ring_lock = Lock()
+cdef object _ring_lock = _locks.lock()
 cdef PyThread_type_lock _share_lock = PyThread_allocate_lock()
 
 

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from stridedview import _launch
-from stridedview._locks import Lock
+from stridedview import _launch, _locks
 
-_lock = Lock()
+_lock = _locks.lock()
 _counts: Counter[str] = Counter()
 _fallbacks: Counter[str] = Counter()
 _seconds = 0.0

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Literal
 
-from stridedview import _peers
-from stridedview._locks import Lock
+from stridedview import _locks, _peers
 
-_lock = Lock(threading.RLock)
+_lock = _locks.rlock()
 # The options that are words; the others are True or False.
 _WORDS = {"stream": ("producer", "numba"), "slow": ("allow", "warn", "error")}
 _options: dict[str, Any] | None = None  # in force, None while disabled

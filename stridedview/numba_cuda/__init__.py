@@ -6,15 +6,12 @@ table, after checking that each is as expected, and ``disable`` puts the same ob
 
 from __future__ import annotations
 
-import threading
-
-from stridedview import _autograd, _configuration, _launch, _view
-from stridedview._locks import Lock
+from stridedview import _autograd, _configuration, _launch, _locks, _view
 from stridedview.numba_cuda import _patch, _plans, _routes, _types
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_lock = Lock(threading.RLock)
+_lock = _locks.rlock()
 _is_enabled = False
 
 _view.set_numba_typer(_types.view_type)
