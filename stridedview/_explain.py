@@ -12,6 +12,7 @@ from typing import Any
 from stridedview import (
     _configuration,
     _driver,
+    _ingest,
     _launch,
     _pack,
     _signature,
@@ -147,12 +148,12 @@ def _argument(
     numba_type: Any,
     is_taken: bool,
 ) -> dict[str, Any]:
-    routes, types, _, _, fallback = parts
+    routes, types, *_ = parts
     route = routes.route_of(value) if is_taken else routes.Route("refused")
     inner = value.value if types.is_hint(value) else value
     device, streams = "", []
     if _pack.kind_name(inner) == "array" and not types.is_record(inner):
-        view = fallback.view_of(inner)
+        view = _ingest.from_any(inner)
         device = f"cpu:{view.device[1]}"
         if view.device[0] != _HOST:
             device = f"cuda:{view.device[1]}"

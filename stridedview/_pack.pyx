@@ -505,10 +505,16 @@ cdef int _note_device(Source* source, int index, Words* words) except -1:
         words.device = source.device_id
         words.device_argument = index
     elif words.device != source.device_id:
-        raise ValueError(
-            f"it is on device {source.device_id} but argument {words.device_argument + 1} is "
-            f"on device {words.device}; a launch takes arrays of one device")
+        raise ValueError(other_device(
+            source.device_id, words.device_argument, words.device))
     return 0
+
+
+def other_device(number, index, device):
+    """Return what is wrong with an array on ``number``, as argument ``index`` is elsewhere."""
+    return (
+        f"it is on device {number} but argument {index + 1} is on device {device}; a launch "
+        "takes arrays of one device")
 
 
 def kind_name(value):

@@ -26,13 +26,6 @@ def fresh():
 
 
 @pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
-@pytest.fixture
 def capture(enabled):
     """Give a function that runs another in a global capture, which must end well."""
     array = cuda.to_device(np.zeros(4, np.float32))

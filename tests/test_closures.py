@@ -22,13 +22,6 @@ HELD_GLOBALLY = None  # set by a test, before the kernel that reads it is compil
 
 
 @pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
-@pytest.fixture
 def out(driver):
     return driver.torch_tensor((4,), torch.float32)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import stridedview as sv
 from stridedview import Layout, StridedView, _copyplan
 from tests import standin
-from tests.copy_kernels import act_out
 from tests.standin.helpers import run_child
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -25,18 +24,6 @@ quick = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-@pytest.fixture
-def kernels():
-    """Let the copy kernels run, for real or acted out."""
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
 
 
 DTYPES = ["u1", "f2", "f4", "f8", "c16", "V3", "V12"]

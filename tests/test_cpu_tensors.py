@@ -6,7 +6,6 @@ import torch
 from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-import stridedview
 from tests import standin
 from tests.launching import caught
 
@@ -16,13 +15,6 @@ pytestmark = pytest.mark.standin
 @cuda.jit
 def take(a):
     pass
-
-
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
 
 
 def raw(tensor):

@@ -16,13 +16,6 @@ pytestmark = pytest.mark.standin
 
 
 @pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
-@pytest.fixture
 def kernel():
     """Give a kernel of two arguments without overloads."""
 

@@ -32,13 +32,6 @@ def take_two(a, b):
     pass
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
 def device_view(words, host):
     """Return what a kernel sees of an array by its words, as (indices, array)."""
     ndim = host.ndim

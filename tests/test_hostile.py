@@ -24,13 +24,6 @@ from tests.standin.helpers import run_child
 pytestmark = pytest.mark.standin
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
 def fresh():
     """Return a kernel of one argument without overloads."""
 

@@ -22,13 +22,6 @@ from tests.standin.helpers import words_of
 pytestmark = pytest.mark.standin
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
 @cuda.jit
 def take(a):
     pass

@@ -18,13 +18,6 @@ from tests.standin.helpers import words_of
 pytestmark = pytest.mark.standin
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
 def vector(size=4, dtype=np.float32):
     return cuda.to_device(np.zeros(size, dtype))
 

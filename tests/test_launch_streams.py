@@ -24,13 +24,6 @@ def take_two(a, b):
 
 
 @pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
-@pytest.fixture
 def work_stream(enabled):
     """Give the stream (int) on which the exchange producers say they work."""
     module, stream = enabled.producers(), cuda.stream()

@@ -12,24 +12,12 @@ from numba import cuda
 import stridedview as sv
 from stridedview import _device_copy, _kernels, memory
 from tests import standin
-from tests.copy_kernels import act_out
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 needs_standin = pytest.mark.skipif(
     not standin.wanted(), reason="reads the stand-in's records"
 )
-
-
-@pytest.fixture
-def kernels():
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
 
 
 # ---- allocation --------------------------------------------------------------------------

@@ -10,18 +10,8 @@ from cuda.core import Device
 
 import stridedview as sv
 from tests import standin
-from tests.copy_kernels import act_out
 
-
-@pytest.fixture(autouse=True)
-def _kernels():
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture

@@ -21,17 +21,6 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture
-def kernels():
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
-
-
-@pytest.fixture
 def arrays():
     """numba.cuda with its array functions replaced, and nothing left of it afterwards."""
     cuda = pytest.importorskip("numba.cuda")

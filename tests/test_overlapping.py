@@ -12,21 +12,8 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import stridedview as sv
-from tests import standin
-from tests.copy_kernels import act_out
 
 pytestmark = pytest.mark.usefixtures("kernels")
-
-
-@pytest.fixture
-def kernels():
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
 
 
 # ---- items that share bytes --------------------------------------------------------------

@@ -37,12 +37,6 @@ def fresh():
     return kernel
 
 
-@pytest.fixture
-def enabled(driver):
-    with stridedview.enabled():
-        yield driver
-
-
 def vector(size=4):
     return cuda.to_device(np.zeros(size, np.float32))
 

@@ -15,13 +15,6 @@ from tests.standin.helpers import good, words_of
 pytestmark = pytest.mark.standin
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
 def fresh(**options):
     """Return a kernel of one argument without overloads."""
 

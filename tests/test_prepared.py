@@ -27,13 +27,6 @@ pytestmark = pytest.mark.standin
 
 
 @pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with stridedview.enabled():
-        yield driver
-
-
-@pytest.fixture
 def kernel():
     """Give a kernel of three arguments without overloads."""
 

@@ -13,24 +13,12 @@ import stridedview as sv
 from stridedview._sharing import IpcHandle
 from stridedview._view import view_of_pointer
 from tests import standin
-from tests.copy_kernels import act_out
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 needs_standin = pytest.mark.skipif(
     not standin.wanted(), reason="reads the stand-in's records"
 )
-
-
-@pytest.fixture
-def kernels():
-    if standin.wanted():
-        standin.reset()
-        standin.on_launch(act_out)
-        yield
-        standin.reset()
-    else:
-        yield
 
 
 # ---- pickling ----------------------------------------------------------------------------

@@ -23,13 +23,6 @@ def scale(x: torch.Tensor, factor: float):
         x[i] *= factor
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
 def tensor(driver, *shape, dtype=torch.float32, **options):
     return driver.torch_tensor(shape, dtype, **options)
 

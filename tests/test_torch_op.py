@@ -39,20 +39,6 @@ def add(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
         out[i] = x[i] + y[i]
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
-@pytest.fixture
-def name(request):
-    """Give a name that no other test's operator has."""
-    made = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    return f"sv_tests::{made}"
-
-
 def tensor(driver, *shape, dtype=torch.float32, **options):
     return driver.torch_tensor(shape, dtype, **options)
 

@@ -34,20 +34,6 @@ def bare(x, n):
     x[0] = n
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
-@pytest.fixture
-def name(request):
-    """Give a name that no other test's operator has."""
-    made = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    return f"sv_definitions::{made}"
-
-
 # ---- schema ----
 
 
@@ -282,7 +268,8 @@ REFUSED = {
         "'Tensro' of parameter 'x' of the function cannot be evaluated .NameError"),
     "text that fails": (
         failing_text, {"mutates": "x"}, TypeError,
-        "sv_definitions::.* '1 / 0' of parameter 'n' .* .ZeroDivisionError: division"),
+        ("test_torch_op_definition::.* '1 / 0' of parameter 'n' "
+         ".* .ZeroDivisionError: division")),
     "result that fails": (
         failing_result, {"mutates": "x"}, TypeError, "of the result .* .KeyError"),
     "no type": (no_type, {"mutates": "x"}, TypeError, "'n' is annotated 3, .* no type"),

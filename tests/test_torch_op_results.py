@@ -19,20 +19,6 @@ def add(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
         out[i] = x[i] + y[i]
 
 
-@pytest.fixture
-def enabled(driver):
-    """Enable for a test, and give the stand-in."""
-    with sv.enabled():
-        yield driver
-
-
-@pytest.fixture
-def name(request):
-    """Give a name that no other test's operator has."""
-    made = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    return f"sv_results::{made}"
-
-
 SHARING = {
     "the argument": lambda x, parts: x,
     "a view": lambda x, parts: x.view(-1),

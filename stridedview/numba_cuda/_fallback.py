@@ -20,11 +20,6 @@ DEBUG_NOT_CAPTURED = (
 )
 
 
-def view_of(value):
-    """Return a view of an array."""
-    return _ingest.from_any(value)
-
-
 def launch(kernel, configuration, args):
     """Launch through ``_Kernel.launch`` on the right stream, behind the producers."""
     views = list(_routes.views_in(args))

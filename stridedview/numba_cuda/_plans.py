@@ -123,7 +123,9 @@ def plan(configuration, args, words, device):
     with relaxed_capture(), _contexts.on_device(device), arguments:
         obstacle = _routes.obstacle(None, configuration, args, words)
         if obstacle:
-            _check(configuration.dispatcher, args, words)
+            # Whoever is told to launch another way must be able to.
+            limits = devices.get_context().device
+            _check(configuration.dispatcher, args, words, limits)
         found = None
         if not obstacle:
             _, found, obstacle = _resolve_and_plan(configuration, args, words, device)
@@ -198,13 +200,12 @@ def resolve(dispatcher, configuration, args, words):
     return _dispatcher.Dispatcher._cuda_call(dispatcher, *standing, **options)
 
 
-def _check(dispatcher, args, words):
-    # Whoever is told to launch another way must be able to.
+def _check(dispatcher, args, words, device):
     if dispatcher.specialized:
         formals = next(iter(dispatcher.overloads.values())).argument_types
         _checks.check_signature(dispatcher, formals, args, words, _strict)
     else:
-        _checks.checked(dispatcher, args, words, devices.get_context().device)
+        _checks.checked(dispatcher, args, words, device)
 
 
 def refusal(configuration, kernel, args, words, device, found):
@@ -227,11 +228,7 @@ def refusal(configuration, kernel, args, words, device, found):
         if _driver.current_context():
             number = device if device >= 0 else _driver.current_device()
             limits = _contexts.device_of(number)
-        if dispatcher.specialized:
-            formals = kernel.argument_types
-            _checks.check_signature(dispatcher, formals, args, words, _strict)
-        else:
-            _checks.checked(dispatcher, args, words, limits)
+        _check(dispatcher, args, words, limits)
         if words is None:
             _routes.device_of(dispatcher, args)
         if kernel is not None and words is not None:

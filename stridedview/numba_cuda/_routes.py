@@ -21,12 +21,6 @@ CUDA = 2  # kDLCUDA
 PAGE_LOCKED = 1  # CU_MEMORYTYPE_HOST
 STREAMS_PLANNED = 16  # WAITS of _pack.pxd
 
-# As the signature words' own refusal has it.
-_OTHER_DEVICE = (
-    "it is on device {} but argument {} is on device {}; a launch takes arrays of one "
-    "device"
-)
-
 _policy = "allow"
 _warned = weakref.WeakKeyDictionary()  # dispatcher -> {(argument index, route name)}
 
@@ -220,7 +214,7 @@ def device_of(dispatcher, args):
         if device < 0:
             device, first = number, index
         elif number != device:
-            text = _OTHER_DEVICE.format(number, first + 1, device)
+            text = _pack.other_device(number, first, device)
             raise ValueError(f"{_launch.argument_name(dispatcher, index)}: {text}")
     return device
 
