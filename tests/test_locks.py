@@ -7,7 +7,11 @@ import pytest
 
 from stridedview import _locks
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork"),
+    # JAX, if another test has imported it, warns of every fork: the child does nothing of it.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+]
 
 
 def in_child(work):
