@@ -33,7 +33,7 @@ from stridedview._driver cimport (
     require_driver,
 )
 from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_lanes, find_dtype
-from stridedview._exchange cimport find_exchange
+from stridedview._exchange cimport find_exchange, raise_set_error
 from stridedview._export cimport view_of_managed
 from stridedview._geometry cimport MAX_NDIM, add_overflows, fill_f_strides, parse_extents
 from stridedview._ingest cimport as_view
@@ -83,12 +83,6 @@ cdef extern from *:
         char* message
     void complain "sv_complain"(
         void* context, const char* kind, const char* message) noexcept
-
-cdef extern from *:
-    """
-    static int sv_raise_pending(void) { return PyErr_Occurred() ? -1 : 0; }
-    """
-    int _raise_pending "sv_raise_pending"() except -1
 
 
 class OutOfMemoryError(MemoryError):
@@ -492,7 +486,7 @@ cdef object _refused(Complaint* complaint, Layout layout, StridedView model):
 cdef object _pending_error():
     # An allocator may leave a Python error set beside its complaint, or in place of one.
     try:
-        _raise_pending()
+        raise_set_error()
     except Exception as error:
         return error
     return None

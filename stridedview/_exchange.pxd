@@ -14,6 +14,8 @@ cdef class Managed:
     cdef DLManagedTensorVersioned* tensor
 
 
+# Raise the Python error that a C call left set; nothing if it left none.
+cdef int raise_set_error() except *
 # Return the API of a type at a major version that we speak, or NULL if it has none.
 cdef DLPackExchangeAPI* find_exchange(object type_) except? NULL
 # Return the family number under which the type's current stream is asked.

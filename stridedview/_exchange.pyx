@@ -91,7 +91,7 @@ cdef int exchange_stream(int family, int32_t device_id, void** stream) except -1
 cdef int _call(int result, str what) except -1:
     # The specification says that a failing function sets an error; not all do.
     if result != 0:
-        _raise_set_error()
+        raise_set_error()
         raise BufferError(f"the producer's {what} failed without saying why")
     return 0
 
@@ -100,7 +100,8 @@ cdef extern from "Python.h":
     PyObject* PyErr_Occurred()
 
 
-cdef int _raise_set_error() except *:
+cdef int raise_set_error() except *:
+    """Raise the Python error that a C call left, if it left one."""
     return -1 if PyErr_Occurred() is not NULL else 0
 
 

@@ -31,7 +31,12 @@ from stridedview._dlpack cimport (
     kDLCUDAManaged,
 )
 from stridedview._dtype cimport DType, dtype_by_id, dtype_facts, dtype_from_dlpack
-from stridedview._exchange cimport Managed, find_exchange, source_from_managed
+from stridedview._exchange cimport (
+    Managed,
+    find_exchange,
+    raise_set_error,
+    source_from_managed,
+)
 from stridedview._layout cimport intern_layout
 from stridedview._managed cimport (
     fill_dltensor,
@@ -497,29 +502,15 @@ def to_torch(StridedView self not None, *, bint allow_write=False):
     managed = new_managed(&tensor, self, 0)
     if api.managed_tensor_to_py_object_no_sync(managed, &made) != 0:
         managed.deleter(managed)        # torch takes it only when it succeeds
-        _raise_set_error()
+        raise_set_error()
+        raise BufferError("torch refused the tensor without saying why")
     result = <object>made
     _give_up(<PyObject*>made)
     return result
 
 
 cdef extern from "Python.h":
-    PyObject* PyErr_Occurred()
     void _give_up "Py_DECREF"(PyObject* reference)
-
-
-cdef int _raise_set_error() except -1:
-    # The error that the C call left is already set: -1 lets it pass on.
-    if PyErr_Occurred() == NULL:
-        raise BufferError("torch refused the tensor without saying why")
-    return _pass_on()
-
-
-cdef extern from *:
-    """
-    static int sv_pass_on(void) { return -1; }
-    """
-    int _pass_on "sv_pass_on"() except -1
 
 
 add_members({

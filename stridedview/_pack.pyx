@@ -29,7 +29,7 @@ from stridedview._scalars cimport (
     KIND_OTHER, KIND_SCALAR, KIND_TUPLE, KIND_UINT64, SET_ARRAY, SET_F_ARRAY, SET_FLOAT64,
     SET_INT64, SET_TUPLE, store_float, store_int, store_other, store_uint64,
 )
-from stridedview._source cimport Source
+from stridedview._source cimport FIRST_PAGE, Source
 from stridedview._torch cimport TorchRoute, torch_route, torch_scalar_type
 from stridedview._view cimport NO_STREAM, StridedView
 
@@ -49,8 +49,6 @@ cdef extern from "Python.h":
     PyTypeObject PyTuple_Type
 
 cdef enum:
-    # No allocation lies in the first page; see _source.
-    FIRST_PAGE = 4096
     TYPES_KEPT = 4096
 
 cdef dict _kinds = {}           # type -> kind, for the types that are not asked by pointer

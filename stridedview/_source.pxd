@@ -10,6 +10,12 @@ from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint16_t
 from stridedview._layout cimport MAX_NDIM, Layout
 
 
+cdef enum:
+    # No allocation lies in the first page; a pointer there is the offset of a slice into
+    # storage that was freed, or an invented one.
+    FIRST_PAGE = 4096
+
+
 cdef struct Source:
     void* data                  # byte_offset folded in
     const int64_t* shape

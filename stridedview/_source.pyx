@@ -17,9 +17,6 @@ from stridedview._dtype cimport dtype_by_id, dtype_facts
 from stridedview._layout cimport WORDS_BEFORE_SHAPE, Layout, intern_layout
 
 cdef enum:
-    # No allocation lies in the first page; a pointer there is the offset of a slice into
-    # storage that was freed, or an invented one.
-    FIRST_PAGE = 4096
     # What a signature word has room for: a greater number would pass for another device.
     DEVICES = 1 << 16
 

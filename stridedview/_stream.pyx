@@ -18,6 +18,7 @@ from stridedview._driver cimport (
     CUDA_ERROR_NOT_READY, CUDA_SUCCESS, check, driver, require_driver,
 )
 from stridedview._exchange cimport exchange_stream
+from stridedview._source cimport FIRST_PAGE
 from stridedview._torch cimport torch_stream
 from stridedview._view cimport (
     FAMILY_CUPY, FAMILY_EXCHANGE, FAMILY_NUMBA, FAMILY_TORCH,
@@ -35,7 +36,6 @@ from stridedview import _export, _ingest, _view
 from stridedview._driver import DriverError
 
 cdef enum:
-    FIRST_PAGE = 4096
     CAPTURE_ACTIVE = 1          # CU_STREAM_CAPTURE_STATUS_ACTIVE
     EVENTS_MADE_AHEAD = 8       # per context, so that a capture finds some
     OWNERS_KEPT = 1024          # launches whose arguments are kept at a time

@@ -9,7 +9,7 @@ from stridedview import _locks
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork"),
-    # JAX, if another test has imported it, warns of every fork: the child does nothing of it.
+    # JAX, if another test imported it, warns of every fork; the child has no use for it.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
 ]
 

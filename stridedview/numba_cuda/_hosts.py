@@ -18,7 +18,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.cudadrv import devices
 from numba.cuda.cudadrv.driver import driver
 
-from stridedview import _driver, _dtype, _ingest, _pack, _stream
+from stridedview import _driver, _dtype, _ingest, _pack, _sharing, _stream
 from stridedview._layout import Layout
 from stridedview.numba_cuda import _parameters, _types
 
@@ -223,9 +223,7 @@ def _check_sharing(view):
 
 def _alignment(view):
     """Return the alignment of a view's dtype, bytes."""
-    return _dtype.dtype(
-        view.dtype_name if _dtype.is_static(view.dtype_name) else view.dtype
-    ).alignment
+    return _dtype.dtype(_sharing.dtype_of(view)).alignment
 
 
 def _are_aligned(view):
