@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -199,6 +200,25 @@ def test_launches_when_signals_come_all_the_time_then_each_is_whole(enabled):
 
 
 @contextlib.contextmanager
+def interruptible_callbacks():
+    """Let interrupts come in callbacks of the garbage collector, where Python drops them.
+
+    Hypothesis, for one, has such a callback.
+    """
+    report = sys.unraisablehook
+
+    def report_others(unraisable):
+        if unraisable.exc_type is not KeyboardInterrupt:
+            report(unraisable)
+
+    sys.unraisablehook = report_others
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+
+
+@contextlib.contextmanager
 def signals():
     """Let signals come all the time; they interrupt while the list it gives says so."""
     may_interrupt, over = [False], threading.Event()
@@ -215,7 +235,8 @@ def signals():
     thread = threading.Thread(target=pester)
     thread.start()
     try:
-        yield may_interrupt
+        with interruptible_callbacks():
+            yield may_interrupt
     finally:
         over.set()
         thread.join()
@@ -228,7 +249,7 @@ def test_launch_through_numba_when_interrupted_anywhere_then_the_thread_is_as_be
     kernel, host = fresh(), np.zeros(6, np.float32)
     configuration = kernel[1, 1]
     chance = random.Random(0)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), interruptible_callbacks():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         configuration(host)
         start = time.perf_counter()
