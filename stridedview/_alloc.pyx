@@ -24,6 +24,7 @@ from stridedview._dlpack cimport (
     kDLCUDAManaged,
 )
 from stridedview._driver cimport (
+    CU_STREAM_CAPTURE_MODE_RELAXED,
     CUDA_ERROR_OUT_OF_MEMORY,
     CUDA_SUCCESS,
     check,
@@ -238,9 +239,24 @@ cdef _Home _new_home(int number):
     home.stream = home.device.default_stream
     home.handle = stream_handle(home.stream)
     _look_at_context(home)
+    _make_resource(home)
     homes = _homes_here()
     homes[:] = [other for other in homes if (<_Home>other).number != home.number] + [home]
     return home
+
+
+cdef int _make_resource(_Home home) except -1:
+    # A device's resource is made in each thread anew, and reads and sets what its pool
+    # keeps: that is refused while any thread captures in global mode, but in relaxed mode.
+    cdef int mode = CU_STREAM_CAPTURE_MODE_RELAXED
+    if home.context_id == 0:
+        return 0
+    driver.cuThreadExchangeStreamCaptureMode(&mode)
+    try:
+        home.device.memory_resource
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(&mode)
+    return 0
 
 
 cdef int _look_at_context(_Home home) except -1:

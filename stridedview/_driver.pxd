@@ -99,6 +99,8 @@ ctypedef struct Driver:
     int (*cuStreamSynchronize)(void*) noexcept nogil
     int (*cuThreadExchangeStreamCaptureMode)(int*) noexcept nogil
     int (*cuMemcpyAsync)(unsigned long long, unsigned long long, size_t, void*) noexcept nogil
+    int (*cuMemcpyPeerAsync)(
+        unsigned long long, void*, unsigned long long, void*, size_t, void*) noexcept nogil
     int (*cuMemcpyHtoDAsync)(unsigned long long, const void*, size_t, void*) noexcept nogil
     int (*cuMemcpyDtoHAsync)(void*, unsigned long long, size_t, void*) noexcept nogil
     int (*cuMemcpy2DAsync)(const Memcpy2D*, void*) noexcept nogil

@@ -44,6 +44,7 @@ cdef tuple ENTRY_POINTS = (
     ("cuStreamSynchronize", 2000),
     ("cuThreadExchangeStreamCaptureMode", 10010),
     ("cuMemcpyAsync", 4000),
+    ("cuMemcpyPeerAsync", 4000),
     ("cuMemcpyHtoDAsync", 3020),
     ("cuMemcpyDtoHAsync", 3020),
     ("cuMemcpy2DAsync", 3020),

@@ -347,6 +347,8 @@ cdef StridedView _on_other_device(StridedView dst, StridedView src):
     cdef CopyPlan plan
     cdef void* handle
     cdef void* source_stream
+    cdef void* context = NULL
+    cdef void* source_context = NULL
     cdef StridedView packed, sent
     cdef Layout layout = compact(src.layout, "K")
     with current_device(src):
@@ -356,13 +358,18 @@ cdef StridedView _on_other_device(StridedView dst, StridedView src):
         queue_plan(&plan, src.device_id, source_stream)
         # An event of one device's cannot be recorded on a stream of another's.
         synchronize(source_stream)
+        check(driver.cuCtxGetCurrent(&source_context), "cuCtxGetCurrent")
     with current_device(dst):
         work_stream(dst, None, &handle)
         sent = on_scratch(scratch(layout.nbytes, handle), layout, dst)
-        check(driver.cuMemcpyAsync(
-            <uintptr_t>sent.data, <uintptr_t>packed.data, layout.nbytes, handle),
-            "cuMemcpyAsync")
-        synchronize(handle)        # `packed` goes back to its own device's pool after this
+        check(driver.cuCtxGetCurrent(&context), "cuCtxGetCurrent")
+        # Not cuMemcpyAsync: neither device has access to the memory of the other's pool.
+        check(driver.cuMemcpyPeerAsync(
+            <uintptr_t>sent.data, context, <uintptr_t>packed.data, source_context,
+            layout.nbytes, handle), "cuMemcpyPeerAsync")
+        synchronize(handle)
+    with current_device(src):
+        packed = None           # scratch goes back while its device is current
     return sent
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 import stridedview as sv
@@ -204,7 +205,7 @@ def test_graph_when_captured_on_the_other_device_then_it_replays_there():
     add_one, x, graph = fresh_add_one(), zeros(1), torch.cuda.CUDAGraph()
     synchronize()
     with torch.cuda.device(1):
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
             add_one[SHAPE](x)
         x.zero_()
         graph.replay()
@@ -233,6 +234,34 @@ def test_to_torch_when_made_on_the_other_device_then_the_tensor_is_there():
         assert tensor.device == torch.device("cuda", 1)
         assert tensor.data_ptr() == view.ptr
         assert torch.all(tensor == 0)
+
+
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("step", [1, -1, 2])
+@pytest.mark.parametrize("kind", ["StridedView", "torch", "Numba"])
+def test_copy_between_devices_when_either_is_current_then_it_arrives(kind, step, current):
+    ours = sv.zeros((100, 30), "f4", device=0)
+    theirs = {
+        "StridedView": lambda: sv.zeros((100, 30), "f4", device=1),
+        "torch": lambda: sv.from_any(torch.zeros(100, 30, device="cuda:1")),
+        "Numba": lambda: sv.from_any(numba_zeros(1)),
+    }[kind]()
+    values = np.arange(3000, dtype="f4").reshape(100, 30)
+    with torch.cuda.device(current):
+        for target, source in ((theirs, ours), (ours, theirs)):
+            source[...] = values
+            target[...] = 0
+            target[::step].copy_to_device(source[::step])
+            wanted = np.zeros_like(values)
+            wanted[::step] = values[::step]
+            np.testing.assert_array_equal(target.copy_to_host(), wanted)
+            values = values + 1
+        assert torch.cuda.current_device() == current
+
+
+def numba_zeros(device):
+    with cuda.gpus[device]:
+        return cuda.to_device(np.zeros((100, 30), np.float32))
 
 
 # ---- a process for each GPU --------------------------------------------------------------

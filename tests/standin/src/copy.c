@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum Check { ANY = 0, SOURCE_DEVICE = 1, TARGET_DEVICE = 2 };
+enum Check { ANY = 0, SOURCE_DEVICE = 1, TARGET_DEVICE = 2, PEERS = 4 };
 
 /* Host memory is not known to the driver; what is said to be the device's must be. */
 static int within(uint64_t address, uint64_t size, int must_be_known)
@@ -14,10 +14,19 @@ static int within(uint64_t address, uint64_t size, int must_be_known)
     return address + size <= region->base + region->size;
 }
 
+/* Only a copy between peers reaches the memory of another device's pool, if that device was
+   not given access to the pool. */
+static int reachable(uint64_t target, uint64_t source)
+{
+    Region *to = region_find(target), *from = region_find(source);
+    return !to || !from || to->device == from->device || (!to->pool && !from->pool);
+}
+
 static CUresult check(uint64_t target, uint64_t source, uint64_t size, int checks)
 {
     REQUIRE(within(target, size, checks & TARGET_DEVICE), INVALID_VALUE);
     REQUIRE(within(source, size, checks & SOURCE_DEVICE), INVALID_VALUE);
+    REQUIRE(checks & PEERS || reachable(target, source), INVALID_VALUE);
     return SUCCESS;
 }
 
@@ -121,7 +130,7 @@ EXPORT CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext to, CUdeviceptr sourc
 {
     ENTER(cuMemcpyPeer);
     REQUIRE(handle_is(to, CONTEXT) && handle_is(from, CONTEXT), INVALID_CONTEXT);
-    return copy_now(target, source, size, TARGET_DEVICE | SOURCE_DEVICE);
+    return copy_now(target, source, size, TARGET_DEVICE | SOURCE_DEVICE | PEERS);
 }
 
 EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext to, CUdeviceptr source, CUcontext from, size_t size,
@@ -129,7 +138,7 @@ EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext to, CUdeviceptr 
 {
     ENTER(cuMemcpyPeerAsync);
     REQUIRE(handle_is(to, CONTEXT) && handle_is(from, CONTEXT), INVALID_CONTEXT);
-    return copy_async(target, source, size, TARGET_DEVICE | SOURCE_DEVICE, stream);
+    return copy_async(target, source, size, TARGET_DEVICE | SOURCE_DEVICE | PEERS, stream);
 }
 
 /* ---- strided ---- */

@@ -127,6 +127,7 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *va
     ENTER(cuMemPoolGetAttribute);
     REQUIRE(handle_is(pool, POOL) && value && attribute >= 1 && attribute < 16, INVALID_VALUE);
     LOCKED;
+    CHECK(capture_unsafe());
     if (attribute <= 3)
         *(int *)value = (int)pool->attributes[attribute];
     else if (attribute == USED_CURRENT || attribute == RESERVED_CURRENT)
@@ -143,6 +144,7 @@ EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const vo
     ENTER(cuMemPoolSetAttribute);
     REQUIRE(handle_is(pool, POOL) && value && attribute >= 1 && attribute < 16, INVALID_VALUE);
     LOCKED;
+    CHECK(capture_unsafe());
     if (attribute == USED_HIGH || attribute == RESERVED_HIGH)
         pool->high = pool->used;
     else
