@@ -345,17 +345,14 @@ def test_empty_when_another_stream_captures_then_takes_a_block():
 def test_empty_when_first_used_in_a_thread_while_another_captures_then_both_go_on(device):
     # A thread's own resource reads and sets what the pool keeps, which a capture forbids.
     context = good(cu.cuCtxGetCurrent())
-    stream = good(cu.cuStreamCreate(1))
-    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-    good(cu.cuStreamBeginCapture(stream, mode))
+    stream = begin(NON_BLOCKING)
 
     def work():
         good(cu.cuCtxSetCurrent(context))
         return kind(sv.empty(3))
 
     assert in_thread(work) == "Block"
-    good(cu.cuGraphDestroy(good(cu.cuStreamEndCapture(stream))))
-    good(cu.cuStreamDestroy(stream))
+    end(stream)
 
 
 def test_block_of_a_stream_that_captures_waits_for_the_end():
